@@ -1,0 +1,47 @@
+-- Deletes old closed rows in a bounded slice of each table; never an unfinished job, never an open attempt.
+-- Attempts stay a day at least and until their number is closed in the job row: a number that is forgotten earlier could
+-- be granted twice to a fence that was late. Tick rows stay a week: the row of a lost tick is what stops its zombie.
+-- One housekeeper at a time, by a lock that is only tried: whoever does not get it prunes nothing and loses nothing.
+-- Argument: slice, age of history in milliseconds (null: keep for ever).
+create or replace function pgclaim.prune(slice integer, history_ms bigint)
+returns integer
+language plpgsql volatile
+as $$
+declare
+  pruned integer := 0;
+  n integer;
+begin
+  perform from pgclaim.installation i
+  where pg_try_advisory_xact_lock(pgclaim.name_key('internal', 'prune', i.seed));
+  if not found then
+    return 0;
+  end if;
+  delete from pgclaim.attempt a
+  where (a.job_id, a.n) in (
+    select o.job_id, o.n
+    from pgclaim.attempt o
+    left join pgclaim.job j on j.id = o.job_id
+    where o.started_at < clock_timestamp() - interval '1 day'
+      and o.ended_at < clock_timestamp() - interval '1 day'
+      and (j.id is null or o.n <= j.attempt)
+      -- Crashes that still count against max_crashes are a job's record, and so are those of a dead letter.
+      and (j.id is null or not (o.outcome = 'crashed' and o.n > j.crash_base))
+    limit slice
+  );
+  get diagnostics pruned = row_count;
+  delete from pgclaim.tick t
+  where t.id in (select o.id from pgclaim.tick o where o.decided_at < clock_timestamp() - interval '7 days' limit slice);
+  get diagnostics n = row_count;
+  pruned := pruned + n;
+  if history_ms is not null then
+    delete from pgclaim.history h
+    where h.job_id in (
+      select o.job_id from pgclaim.history o
+      where o.finished_at < clock_timestamp() - history_ms * interval '1 millisecond'
+      limit slice
+    );
+    get diagnostics n = row_count;
+    pruned := pruned + n;
+  end if;
+  return pruned;
+end $$;

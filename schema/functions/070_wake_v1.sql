@@ -1,0 +1,54 @@
+-- What an invocation asks before it opens a connection: is anything due, and does the database know my kinds?
+-- Argument: {"digest": text, "queues": [text], "reapSlice": integer, "dueSlice": integer, "pruneSlice": integer,
+--           "historyMs": integer | null}
+-- Answers:  {"revision": integer | null (unknown digest), "ready": boolean, "suspects": boolean, "crashed": integer,
+--           "promoted": integer, "pruned": integer, "faults": [{"step", "sqlstate"}]}
+-- "Is anything due" comes first and each housekeeping step stands in a sub-block of its own: housekeeping must never be
+-- what stops the work. A ready row with an open attempt is being run by somebody (or is the reaper's), so it wakes nobody.
+-- Locks: only tried. Raises: PC001.
+create or replace function pgclaim.wake_v1(request jsonb)
+returns jsonb
+language plpgsql volatile
+as $$
+declare
+  queues text[] := array(select jsonb_array_elements_text(request -> 'queues'));
+  known integer;
+  ready boolean;
+  suspects boolean;
+  crashed integer := 0;
+  promoted integer := 0;
+  pruned integer := 0;
+  faults jsonb := '[]';
+begin
+  perform pgclaim.require_read_committed();
+  select r.n into known from pgclaim.revision r where r.digest = request ->> 'digest';
+  ready := pgclaim.has_ready(queues, false);
+  begin
+    crashed := pgclaim.reap((request ->> 'reapSlice')::integer);
+  exception when others then
+    faults := faults || jsonb_build_object('step', 'reap', 'sqlstate', sqlstate);
+  end;
+  begin
+    promoted := pgclaim.promote_due((request ->> 'dueSlice')::integer);
+  exception when others then
+    faults := faults || jsonb_build_object('step', 'promote', 'sqlstate', sqlstate);
+  end;
+  begin
+    pruned := pgclaim.prune((request ->> 'pruneSlice')::integer, (request ->> 'historyMs')::bigint);
+  exception when others then
+    faults := faults || jsonb_build_object('step', 'prune', 'sqlstate', sqlstate);
+  end;
+  if not ready and promoted > 0 then
+    ready := pgclaim.has_ready(queues, false);
+  end if;
+  suspects := pgclaim.has_ready(queues, true);
+  return jsonb_build_object(
+    'revision', known,
+    'ready', ready,
+    'suspects', suspects,
+    'crashed', crashed,
+    'promoted', promoted,
+    'pruned', pruned,
+    'faults', faults
+  );
+end $$;

@@ -1,0 +1,156 @@
+-- Writes the outcomes of a whole tick; COMMIT follows in the same message.
+-- Argument: {"tick": uuid, "invocation": text, "report": object,
+--            "jobs": [{"id", "n", "outcome": 'done' | 'failed' | 'dead' | 'snoozed' | 'released',
+--                      "error"?: text, "inMs"?: integer, "at"?: timestamptz, "enqueue"?: [job, ...]}, ...]}
+--           failed: another attempt after inMs, or after the kind's backoff, or a dead letter at max_attempts.
+--           dead: the handler asked for it. snoozed: due again after inMs or at. released: granted and not run, or a
+--           number whose fence answer never came (it is burned, so that a late fence grants nothing).
+-- Rows:     what became of each job: (job_id, state 'done' | 'ready' | 'scheduled' | 'dead', run_at, error).
+-- Locks:    the tick row first; whoever inserts it decides the tick's fate. Then attempts by ascending job id, then jobs.
+-- Raises:   PC001; PC004 outside the claiming transaction; PC005 where an attempt is not ours to close; 23505 on
+--           tick_pkey when settle has declared this tick lost.
+create or replace function pgclaim.finish_v1(request jsonb)
+returns table (job_id bigint, state text, run_at timestamptz, error text)
+language plpgsql volatile
+as $$
+declare
+  this_tick uuid := (request ->> 'tick')::uuid;
+  refusals jsonb := '{}';
+  e record;
+  ids bigint[];
+  ns integer[];
+  outcomes text[];
+  errors text[];
+  waits bigint[];
+  ats timestamptz[];
+  affected integer;
+  counts jsonb;
+begin
+  perform pgclaim.require_read_committed();
+  if current_setting('pgclaim.tick', true) is distinct from request ->> 'tick' then
+    raise exception 'This is not the transaction that claimed tick %.', request ->> 'tick'
+      using errcode = 'PC004', hint = 'A handler ended the transaction, or a pooler handed out another one.';
+  end if;
+  insert into pgclaim.tick (id, outcome, invocation, report)
+  values (this_tick, 'committed', request ->> 'invocation', request -> 'report');
+
+  -- Jobs of handlers that used no tx. Each handler's in a sub-block: a refusal fails that handler and nobody else.
+  for e in
+    select u.id, u.enqueue
+    from jsonb_to_recordset(request -> 'jobs') as u(id bigint, enqueue jsonb)
+    where u.enqueue is not null
+    order by u.id
+  loop
+    begin
+      perform pgclaim.enqueue_v1(jsonb_build_object('strict', true, 'jobs', e.enqueue));
+    exception when others then
+      refusals := refusals || jsonb_build_object(e.id::text, sqlstate || ': ' || sqlerrm);
+    end;
+  end loop;
+
+  select
+    array_agg(u.id order by u.id),
+    array_agg(u.n order by u.id),
+    array_agg(case when refusals ? u.id::text and u.outcome in ('done', 'snoozed') then 'failed' else u.outcome end order by u.id),
+    array_agg(coalesce(refusals ->> u.id::text, u.error) order by u.id),
+    array_agg(case when not refusals ? u.id::text then u."inMs" end order by u.id),
+    array_agg(case when not refusals ? u.id::text then u.at end order by u.id)
+  into ids, ns, outcomes, errors, waits, ats
+  from jsonb_to_recordset(request -> 'jobs')
+    as u(id bigint, n integer, outcome text, error text, "inMs" bigint, at timestamptz);
+
+  -- Own rows are closed whatever their outcome says: the tick row above excludes settle, our locks exclude the reaper.
+  update pgclaim.attempt a
+  set
+    outcome = case u.o when 'dead' then 'failed' else u.o end,
+    ended_at = clock_timestamp(),
+    error = u.err
+  from unnest(ids, ns, outcomes, errors) u(id, n, o, err)
+  where a.job_id = u.id and a.n = u.n and a.tick = this_tick and u.o <> 'released';
+  get diagnostics affected = row_count;
+  if affected <> (select count(*) from unnest(outcomes) u(o) where u.o <> 'released') then
+    raise exception 'Tick % reports % attempts, % of them are its own.', this_tick, cardinality(ids), affected
+      using errcode = 'PC005';
+  end if;
+
+  -- Handed back, or burned: closed where it is ours or was never written, so no late fence can open it any more.
+  with closed as (
+    insert into pgclaim.attempt as a (job_id, n, tick, quarantined, ended_at, outcome)
+    select u.id, u.n, this_tick, false, clock_timestamp(), 'released'
+    from unnest(ids, ns, outcomes) u(id, n, o)
+    where u.o = 'released'
+    order by u.id
+    on conflict on constraint attempt_pkey do update
+    set outcome = excluded.outcome, ended_at = excluded.ended_at
+    where a.tick = excluded.tick
+    returning a.job_id, a.n
+  )
+  update pgclaim.job j
+  set attempt = c.n
+  from closed c
+  where j.id = c.job_id;
+
+  -- History in the order in which the jobs ran is the order of ids while no job has a place.
+  with gone as (
+    delete from pgclaim.job j
+    using unnest(ids, ns, outcomes) u(id, n, o)
+    where j.id = u.id and u.o = 'done'
+    returning j.id, j.kind, j.queue, u.n, j.failures, j.run_at, j.enqueued_at, j.last_error, j.payload
+  )
+  insert into pgclaim.history (
+    job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload
+  )
+  select g.id, g.kind, g.queue, 'done', g.n, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload
+  from gone g
+  order by g.id;
+  get diagnostics affected = row_count;
+  if affected <> (select count(*) from unnest(outcomes) u(o) where u.o = 'done') then
+    raise exception 'Tick % reports jobs done that are gone.', this_tick using errcode = 'PC005';
+  end if;
+
+  return query
+  with decided as materialized (
+    select
+      u.id,
+      u.n,
+      u.o,
+      u.err,
+      u.o = 'dead' or (u.o = 'failed' and j.failures + 1 >= k.max_attempts) as dies,
+      coalesce(
+        u.at,
+        clock_timestamp() + coalesce(
+          u.wait_ms,
+          pgclaim.backoff_ms(k.backoff, k.min_backoff_ms, k.max_backoff_ms, j.failures + 1, random())
+        ) * interval '1 millisecond'
+      ) as due,
+      k.target_latency_ms * interval '1 millisecond' as slack
+    from unnest(ids, ns, outcomes, errors, waits, ats) u(id, n, o, err, wait_ms, at)
+    join pgclaim.job j on j.id = u.id
+    join pgclaim.kind k on k.name = j.kind
+    where u.o in ('failed', 'dead', 'snoozed')
+  )
+  update pgclaim.job j
+  set
+    attempt = d.n,
+    suspect = false,
+    failures = j.failures + case d.o when 'snoozed' then 0 else 1 end,
+    state = case when d.dies then 'dead' when d.due <= clock_timestamp() then 'ready' else 'scheduled' end,
+    run_at = case when d.dies then j.run_at else d.due end,
+    rank = case when d.dies then j.rank else d.due + d.slack end,
+    dead_at = case when d.dies then clock_timestamp() end,
+    dead_reason = case when d.o = 'dead' then 'handler' when d.dies then 'attempts' end,
+    last_error = coalesce(d.err, j.last_error)
+  from decided d
+  where j.id = d.id
+  returning j.id, j.state, j.run_at, d.err;
+  get diagnostics affected = row_count;
+  if affected <> (select count(*) from unnest(outcomes) u(o) where u.o in ('failed', 'dead', 'snoozed')) then
+    raise exception 'Tick % reports jobs that are gone.', this_tick using errcode = 'PC005';
+  end if;
+
+  select jsonb_object_agg(c.o, c.n) into counts
+  from (select u.o, count(*) as n from unnest(outcomes) u(o) group by u.o) c;
+  update pgclaim.tick t
+  set report = coalesce(t.report, '{}') || jsonb_build_object('outcomes', coalesce(counts, '{}'))
+  where t.id = this_tick;
+end $$;

@@ -1,0 +1,50 @@
+// What a transport must offer: the driver behind the gateway. Two exist, neon.ts (WebSocket and HTTP) and adapters/node.ts
+// (pg over TCP). Structural, so that a driver fits without an adapter of its own.
+
+import { UsageError } from "./errors.ts";
+
+/** A pg-compatible client that nobody has connected yet. */
+export interface PgClient {
+  connect(): Promise<unknown>;
+  query(text: string): Promise<unknown>;
+  query(query: object): unknown;
+  end(): Promise<void>;
+  on(event: "error", listener: (error: unknown) => void): unknown;
+  on(event: "end", listener: () => void): unknown;
+}
+
+/** One statement with exactly one parameter, `$1`. */
+export interface OneShotCall {
+  readonly text: string;
+  readonly argument: string;
+  readonly limitMs: number;
+}
+
+export interface Database {
+  /** Makes the session's client. `destroy` closes its socket at once, without a word to the server. */
+  open(): { readonly client: PgClient; readonly destroy: () => void };
+  /**
+   * Runs one call in a transaction of its own that names READ COMMITTED READ WRITE, on a connection that does not come
+   * from the session's pool. Rows as objects, column names as keys. Rejects past `limitMs`.
+   */
+  oneShot(call: OneShotCall): Promise<readonly Record<string, unknown>[]>;
+}
+
+/** A value as a literal that means the same whatever standard_conforming_strings says: the one place that escapes. */
+export function literal(text: string): string {
+  return `E'${text.replaceAll("\\", "\\\\").replaceAll("'", "''")}'`;
+}
+
+/** Refuses what is no Postgres address, without repeating it. Errors: PGCLAIM_INVALID_DATABASE_URL. */
+export function assertDatabaseUrl(value: unknown): asserts value is string {
+  if (typeof value === "string" && /^postgres(ql)?:\/\//.test(value) && URL.canParse(value)) return;
+  throw new UsageError(
+    "PGCLAIM_INVALID_DATABASE_URL",
+    "DATABASE_URL is missing or no Postgres address; expected postgresql://user:password@host/database. Set it: wrangler secret put DATABASE_URL.",
+  );
+}
+
+/** Closes the socket under a driver's client at once. Not public in either driver, so a test pins it. */
+export function destroySocket(client: unknown): void {
+  (client as { connection?: { stream?: { destroy?: () => void } } }).connection?.stream?.destroy?.();
+}

@@ -1,0 +1,48 @@
+// From a definition and a payload to a request the database can take: validated, and proven to be storable JSON.
+
+import type { AnyJobDefinition } from "./define.ts";
+import { type Duration, parseDuration, show } from "./duration.ts";
+import { UsageError } from "./errors.ts";
+import type { JobRequest } from "./model.ts";
+import { validate } from "./standard_schema.ts";
+import { assertStorable } from "./storable.ts";
+
+export interface When {
+  /** Not before this instant. */
+  readonly runAt?: Date;
+  /** Not before this long from now, by the database's clock. Not together with `runAt`. */
+  readonly delay?: Duration;
+}
+
+/** Instants Postgres and JavaScript both can hold. */
+const years = { first: 1, last: 9_999 } as const;
+
+/**
+ * Checks one job. What is stored is what the caller passed, not what the schema made of it: it is parsed again before
+ * run, and a transform must not run twice.
+ *
+ * Shape:  (definition, payload, when) -> JobRequest
+ * Errors: PGCLAIM_INVALID_PAYLOAD with the path and never the value; PGCLAIM_INVALID_OPTION.
+ */
+export async function jobRequest(job: AnyJobDefinition, payload: unknown, when: When = {}, root = "payload"): Promise<JobRequest> {
+  // Before the schema: a schema may follow a cycle for ever.
+  assertStorable(payload, root, job.kind);
+  const result = await validate(job.payload, payload, root);
+  if (!result.ok) {
+    throw new UsageError("PGCLAIM_INVALID_PAYLOAD", `job "${job.kind}": ${result.issue.path}: ${result.issue.message}`, { path: result.issue.path });
+  }
+  return { kind: job.kind, payload: payload ?? null, ...due(job.kind, when) };
+}
+
+function due(kind: string, { runAt, delay }: When): { runAt?: string; delayMs?: number } {
+  if (runAt !== undefined && delay !== undefined) {
+    throw new UsageError("PGCLAIM_INVALID_OPTION", `job "${kind}": runAt and delay are both set; expected one of them.`, { path: "delay" });
+  }
+  if (delay !== undefined) return { delayMs: parseDuration(delay, `job "${kind}": delay`) };
+  if (runAt === undefined) return {};
+  const year = runAt instanceof Date ? runAt.getUTCFullYear() : Number.NaN;
+  if (!(year >= years.first && year <= years.last)) {
+    throw new UsageError("PGCLAIM_INVALID_OPTION", `job "${kind}": runAt is ${runAt instanceof Date ? "no instant between the years 1 and 9999" : show(runAt)}; expected a Date.`, { path: "runAt" });
+  }
+  return { runAt: runAt.toISOString() };
+}

@@ -1,0 +1,33 @@
+// fence: claims -> those whose attempt is on record. An answer that is lost is asked for once more; fence is repeatable.
+
+import { PgclaimError } from "./errors.ts";
+import type { Gateway } from "./gateway.ts";
+import type { Claim, Grant } from "./model.ts";
+
+export type FenceAnswer =
+  | { readonly type: "answered"; readonly grants: readonly Grant[]; readonly asked: number }
+  /** Nobody knows which numbers were written: finish burns them all. */
+  | { readonly type: "lost"; readonly error: PgclaimError; readonly asked: number };
+
+interface FenceRequest {
+  readonly tickId: string;
+  readonly quarantined: boolean;
+  readonly claims: readonly Claim[];
+  /** Reap and promote on the way: the next tick of this invocation has no wake of its own. */
+  readonly housekeep: boolean;
+}
+
+export async function fence(gateway: Gateway, request: FenceRequest): Promise<FenceAnswer> {
+  const { claims, ...rest } = request;
+  const jobs = claims.map(({ jobId, attempt }) => ({ jobId, attempt }));
+  try {
+    return { type: "answered", grants: await gateway.fence({ ...rest, jobs }), asked: 1 };
+  } catch {
+    try {
+      return { type: "answered", grants: await gateway.fence({ ...rest, jobs }), asked: 2 };
+    } catch (error) {
+      if (!(error instanceof PgclaimError)) throw error;
+      return { type: "lost", error, asked: 2 };
+    }
+  }
+}

@@ -1,0 +1,147 @@
+// The verbs the engine may ask of Postgres. An interface; postgres.ts speaks the SQL behind it.
+// "One-shot" is a single short transaction beside the session; "session" is the claiming connection.
+
+import type { QueryResult } from "./define.ts";
+import type { KindPolicy } from "./define.ts";
+import type {
+  Claim,
+  Grant,
+  JobId,
+  JobRequest,
+  JobView,
+  OperatorAnswer,
+  Skip,
+  SkipReason,
+  TickReport,
+} from "./model.ts";
+
+export interface WakeAnswer {
+  /** The number of this deployment's kinds, null while the database does not know their digest. */
+  readonly revision: number | null;
+  readonly ready: boolean;
+  readonly suspects: boolean;
+  readonly crashed: number;
+  readonly faults: readonly { readonly step: string; readonly sqlstate: string }[];
+}
+
+/** A number sent to the fence. */
+export interface Numbered {
+  readonly jobId: JobId;
+  readonly attempt: number;
+}
+
+export interface ClaimRequest {
+  readonly tickId: string;
+  readonly queues: readonly string[];
+  readonly kinds: readonly string[];
+  readonly unfit: readonly string[];
+  readonly revision: number;
+  readonly batch: number;
+  readonly quarantined: boolean;
+  /** How long this tick's transaction may live from now on; the server ends it a grace period later. */
+  readonly hardMs: number;
+}
+
+export interface ClaimAnswer {
+  readonly claims: readonly Claim[];
+  readonly skips: readonly Skip[];
+  readonly skipped: Partial<Record<SkipReason, number>>;
+  /** The backend that holds the locks, to cancel its query through a one-shot. */
+  readonly backendPid: number;
+}
+
+/** One job's line in finish. */
+export interface FinishJob extends Numbered {
+  readonly outcome: "done" | "failed" | "dead" | "snoozed" | "released";
+  readonly error?: string;
+  readonly inMs?: number;
+  readonly at?: string;
+  readonly enqueue?: readonly JobRequest[];
+}
+
+export interface FinishRow {
+  readonly jobId: JobId;
+  readonly state: "ready" | "scheduled" | "dead";
+  readonly dueAt: Date;
+  readonly error: string | null;
+}
+
+export interface FinishRequest {
+  readonly tickId: string;
+  readonly invocationId: string;
+  readonly report: Partial<TickReport>;
+  readonly jobs: readonly FinishJob[];
+}
+
+export interface SettleRequest {
+  readonly tickId: string;
+  readonly invocationId: string;
+  readonly report: Partial<TickReport>;
+  readonly jobs: readonly Numbered[];
+  /** Whether attempts become interrupted; not when finish failed on its own account. */
+  readonly mark: boolean;
+  /** The job that held the turn when the session went. */
+  readonly turn: JobId | null;
+  readonly quarantined: boolean;
+}
+
+export type EnqueueAnswer =
+  | { readonly type: "enqueued"; readonly ids: readonly JobId[] }
+  | { readonly type: "refused"; readonly i: number; readonly reason: string; readonly detail: string };
+
+/** A connection the caller owns; the job commits with whatever the caller does on it. */
+export interface CallerClient {
+  // biome-ignore lint/suspicious/noExplicitAny: drivers disagree about this signature, only its first form is used
+  query(text: string, values?: any[]): Promise<{ rows: unknown[] }>;
+}
+
+/** The claiming connection: one client, one transaction at a time. */
+export interface Session {
+  /** Aborts when the session is gone, with the error as its reason. */
+  readonly lost: AbortSignal;
+  /** Our messages that waited for an answer, so far. */
+  readonly roundTrips: number;
+  /** Statements of handlers, so far. */
+  readonly handlerQueries: number;
+  /** Opens the connection. Errors: PGCLAIM_CONNECT_FAILED, PGCLAIM_AUTHENTICATION_FAILED. */
+  connect(): Promise<void>;
+  /** BEGIN, the transaction's limits and claim, in one message. */
+  claim(request: ClaimRequest): Promise<ClaimAnswer>;
+  /** Ends a transaction in which nothing was fenced. */
+  rollback(): Promise<void>;
+  /** Opens a handler's turn under its own savepoint. */
+  beginTurn(timeLeftMs: number): Promise<void>;
+  /** One statement of the handler whose turn it is, extended protocol. */
+  query<Row>(text: string, values: readonly unknown[]): Promise<QueryResult<Row>>;
+  /** Checks and keeps the turn's effects; with `next` it opens the next turn in the same message. */
+  endTurn(turn: { readonly enqueue: readonly JobRequest[]; readonly next: number | null }): Promise<void>;
+  /** Undoes the turn's effects; with `next` it opens the next turn in the same message. */
+  failTurn(turn: { readonly next: number | null }): Promise<void>;
+  /** The outcomes of the whole tick and COMMIT, in one message. Errors: the driver's own. */
+  finish(request: FinishRequest): Promise<readonly FinishRow[]>;
+  /** Closes within its limit, then hard. Never rejects. */
+  close(): Promise<void>;
+}
+
+export interface Gateway {
+  wake(request: {
+    readonly digest: string;
+    readonly queues: readonly string[];
+    readonly historyMs: number | null;
+  }): Promise<WakeAnswer>;
+  register(request: { readonly digest: string; readonly kinds: readonly KindPolicy[] }): Promise<number>;
+  session(): Session;
+  fence(request: {
+    readonly tickId: string;
+    readonly quarantined: boolean;
+    readonly jobs: readonly Numbered[];
+    readonly housekeep: boolean;
+  }): Promise<readonly Grant[]>;
+  settle(request: SettleRequest): Promise<"committed" | "lost">;
+  cancelQuery(request: { readonly pid: number; readonly kind: string; readonly jobId: JobId }): Promise<boolean>;
+  /** All or none; in the caller's transaction when `client` is given, else in a one-shot. */
+  enqueue(requests: readonly JobRequest[], client?: CallerClient): Promise<EnqueueAnswer>;
+  job(id: JobId): Promise<JobView | null>;
+  retry(id: JobId): Promise<OperatorAnswer>;
+  discard(id: JobId): Promise<OperatorAnswer>;
+}

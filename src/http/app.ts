@@ -1,0 +1,237 @@
+// The HTTP API as a Hono app to mount: check the secret, check the request, ask the claimer, answer. No decisions about
+// jobs are made here, and a request that is refused costs no claimer and no database work.
+
+import { Hono, type MiddlewareHandler } from "hono";
+import { HTTPException } from "hono/http-exception";
+import { routePath } from "hono/route";
+import type { Claimer } from "../claimer.ts";
+import { assertKnownKeys } from "../define.ts";
+import { type Duration, parseDuration } from "../duration.ts";
+import { toError, UsageError } from "../errors.ts";
+import type { Enqueued, InvocationReport, JobId, OperatorAnswer, Trigger } from "../model.ts";
+import { consoleLog, type Log } from "../report.ts";
+import { checkBearer, type Scope, type Secrets } from "./auth.ts";
+import {
+  maxBodyBytes as defaultMaxBodyBytes,
+  type JobsInput,
+  parseJobId,
+  parseJobs,
+  parseNothing,
+  parseTrigger,
+  readJson,
+} from "./requests.ts";
+import {
+  answerError,
+  answerFailedInvocation,
+  consoleLog,
+  deploymentFault,
+  Refusal,
+  type Log,
+  safeHeaders,
+} from "./respond.ts";
+
+export type { Scope, Secrets } from "./auth.ts";
+export { secretNames } from "./auth.ts";
+export type { ErrorBody } from "./respond.ts";
+
+/** What `POST /api/trigger` may ask for at most: a Worker that lost its caller has 30 s. */
+const defaultBudget: Duration = "25s";
+
+const optionKeys = ["claimer", "secrets", "budget", "maxBodyBytes", "log", "secretCommand"];
+
+export interface AppOptions<Bindings extends object = object> {
+  /**
+   * Makes or finds the claimer; on Workers `env` is the bindings. Called for each request, after its secret and its body
+   * were found right, so that a refused request costs no database work.
+   */
+  readonly claimer: (env: Bindings) => Claimer | Promise<Claimer>;
+  /** The secret of each scope, or where the environment has them. A scope without a secret stays closed (503). */
+  readonly secrets: Secrets | ((env: Bindings) => Secrets);
+  /** The longest `budget` that `POST /api/trigger` may ask for; more is cut to it. Default `"25s"`. */
+  readonly budget?: Duration;
+  /** Bytes of a request body, counted while reading; more is answered 413. Default 1,500,000. */
+  readonly maxBodyBytes?: number;
+  /** Gets one line for each answer of 500 and above. Default: JSON to the console. */
+  readonly log?: Log;
+  /** The platform's command that sets a secret, for the answer that names a missing one. Default `"wrangler secret put"`. */
+  readonly secretCommand?: string;
+}
+
+/**
+ * The API: `POST /api/trigger`, `GET /api/cron`, `POST /api/jobs`, `GET /api/jobs/{id}`, `POST /api/jobs/{id}/retry`,
+ * `POST /api/jobs/{id}/discard`, `GET /healthz`.
+ *
+ * Every error is `{ error: { code, message, path? } }`. There is no CORS: this API is for servers. Mounted inside another
+ * app, that app answers the addresses which are not listed here.
+ *
+ * Errors: PGCLAIM_INVALID_OPTION.
+ */
+export function createApp<Bindings extends object = object>(
+  options: AppOptions<Bindings>,
+): Hono<{ Bindings: Bindings }> {
+  assertKnownKeys(options, optionKeys, "createApp()");
+  const maxBudgetMs = parseDuration(options.budget ?? defaultBudget, "budget");
+  const { log = consoleLog, maxBodyBytes = defaultMaxBodyBytes } = options;
+  const body = (request: Request) => readJson(request, maxBodyBytes);
+  const app = new Hono<{ Bindings: Bindings }>();
+
+  app.use(setSafeHeaders);
+  app.onError((error, c) => {
+    // An app that has routes of its own may throw Hono's own answers in them.
+    if (error instanceof HTTPException) return error.getResponse();
+    return answerError(error, { route: `${c.req.method} ${routePath(c)}`, log });
+  });
+  app.notFound((c) => answerError(routeNotFound(), { route: c.req.method, log }));
+
+  app.get("/healthz", (c) => c.json({ ok: true }));
+
+  app.post("/api/trigger", guard("/api/trigger", "trigger"), async (c) => {
+    const { budgetMs } = parseTrigger(await body(c.req.raw));
+    const claimer = await claimerFor(c);
+    return invoke(claimer, { type: "http", by: "/api/trigger" }, budgetMs);
+  });
+
+  app.get("/api/cron", refuseHead, guard("/api/cron", "cron"), async (c) =>
+    invoke(await claimerFor(c), cronTrigger(c.req.header("x-vercel-cron-schedule"))),
+  );
+
+  app.post("/api/jobs", guard("/api/jobs", "enqueue"), async (c) => {
+    const input = parseJobs(await body(c.req.raw));
+    const enqueued = await enqueue(await claimerFor(c), input);
+    return c.json(input.many ? enqueued : enqueued[0], 201);
+  });
+
+  app.get("/api/jobs/:id", guard("/api/jobs/{id}", "read", "operate"), async (c) => {
+    const id = parseJobId(c.req.param("id"));
+    const job = await (await claimerFor(c)).job(id);
+    if (job === null) throw jobNotFound(id);
+    return c.json(job);
+  });
+
+  for (const verb of ["retry", "discard"] as const) {
+    app.post(`/api/jobs/:id/${verb}`, guard(`/api/jobs/{id}/${verb}`, "operate"), async (c) => {
+      const id = parseJobId(c.req.param("id"));
+      parseNothing(await body(c.req.raw));
+      const claimer = await claimerFor(c);
+      return c.json(operated(id, verb, await claimer[verb](id)));
+    });
+  }
+
+  refuseOtherMethods("/healthz", "GET, HEAD, OPTIONS");
+  refuseOtherMethods("/api/trigger", "POST, OPTIONS");
+  refuseOtherMethods("/api/cron", "GET, OPTIONS");
+  refuseOtherMethods("/api/jobs", "POST, OPTIONS");
+  refuseOtherMethods("/api/jobs/:id", "GET, HEAD, OPTIONS");
+  refuseOtherMethods("/api/jobs/:id/retry", "POST, OPTIONS");
+  refuseOtherMethods("/api/jobs/:id/discard", "POST, OPTIONS");
+  return app;
+
+  function guard(route: string, ...scopes: readonly [Scope, ...Scope[]]): MiddlewareHandler<{ Bindings: Bindings }> {
+    return async (c, next) => {
+      const refusal = await checkBearer({
+        authorization: c.req.header("authorization"),
+        scopes,
+        secrets: typeof options.secrets === "function" ? options.secrets(c.env) : options.secrets,
+        route,
+        secretCommand: options.secretCommand ?? "wrangler secret put",
+      });
+      if (refusal !== null) throw refusal;
+      await next();
+    };
+  }
+
+  async function claimerFor(c: { readonly env: unknown }): Promise<Claimer> {
+    try {
+      // Hono's type of `env` is lost behind inline middleware; it is what the runtime passed to fetch.
+      return await options.claimer(c.env as Bindings);
+    } catch (error) {
+      throw deploymentFault(error);
+    }
+  }
+
+  async function invoke(claimer: Claimer, trigger: Trigger, budgetMs?: number): Promise<Response> {
+    // Not given: the request's signal. Work in a transaction is finished when its caller has gone.
+    const budget = budgetMs === undefined ? {} : { budget: `${Math.min(budgetMs, maxBudgetMs)}ms` as const };
+    const report: InvocationReport = await claimer.invoke(trigger, budget);
+    return report.ended === "error" ? answerFailedInvocation(report) : Response.json(report);
+  }
+
+  function refuseOtherMethods(path: string, allow: string): void {
+    app.all(path, (c) => {
+      if (c.req.method === "OPTIONS") return c.body(null, 204, { allow });
+      throw methodNotAllowed(allow);
+    });
+  }
+}
+
+/** A user's own routes may have chosen for themselves, so what is set stays. */
+const setSafeHeaders: MiddlewareHandler = async (c, next) => {
+  try {
+    await next();
+  } catch (thrown) {
+    // Hono's error handler sees Errors only, and drivers reject with events.
+    throw toError(thrown);
+  }
+  if (c.res.status === 101) return; // an upgraded socket must not be wrapped anew
+  for (const [name, value] of Object.entries(safeHeaders)) {
+    if (!c.res.headers.has(name)) c.header(name, value);
+  }
+};
+
+/** Hono answers HEAD with the GET handler; this one works, so it must be asked for. */
+const refuseHead: MiddlewareHandler = async (c, next) => {
+  if (c.req.method === "HEAD") throw methodNotAllowed("GET, OPTIONS");
+  await next();
+};
+
+/** Vercel names the schedule in a header. Without one, or with one that is no cron expression, the route is the name. */
+function cronTrigger(schedule: string | undefined): Trigger {
+  const named = schedule !== undefined && /^[A-Za-z0-9*,/#? -]{1,100}$/.test(schedule);
+  return { type: "cron", cron: named ? schedule : "/api/cron", scheduledAt: null };
+}
+
+async function enqueue(claimer: Claimer, { jobs, many }: JobsInput): Promise<readonly Enqueued[]> {
+  try {
+    return await claimer.enqueueByKind(jobs);
+  } catch (error) {
+    if (many || !(error instanceof UsageError) || error.path === undefined) throw error;
+    // The claimer counts jobs; who sent one job alone sent no list.
+    const path = error.path.replace(/^jobs\[0\]\.?/, "");
+    throw new UsageError(error.code, error.message, { cause: error, ...(path === "" ? {} : { path }) });
+  }
+}
+
+function operated(id: JobId, verb: "retry" | "discard", answer: OperatorAnswer): { id: JobId; type: string } {
+  switch (answer.type) {
+    case "retried":
+    case "discarded":
+      return { id, type: answer.type };
+    case "not-found":
+      throw jobNotFound(id);
+    case "busy":
+      throw new UsageError("PGCLAIM_JOB_BUSY", `Job ${id} is locked by another transaction. Try again in a moment.`);
+    case "not-dead":
+      throw new UsageError(
+        "PGCLAIM_JOB_NOT_DEAD",
+        `Job ${id} is ${answer.state}; expected a dead letter, nothing else can be ${verb === "retry" ? "retried" : "discarded"}.`,
+      );
+    default:
+      return answer satisfies never;
+  }
+}
+
+function jobNotFound(id: JobId): UsageError {
+  return new UsageError("PGCLAIM_JOB_NOT_FOUND", `There is no job ${id}, or its history has been pruned.`);
+}
+
+function routeNotFound(): UsageError {
+  return new UsageError(
+    "PGCLAIM_ROUTE_NOT_FOUND",
+    "No route has this address. Look at its spelling, and for a slash at its end.",
+  );
+}
+
+function methodNotAllowed(allow: string): Refusal {
+  const error = new UsageError("PGCLAIM_INVALID_REQUEST", `This address does not take the method. It takes: ${allow}.`);
+  return new Refusal(405, error, { allow });
+}

@@ -1,0 +1,46 @@
+// The public surface of the core. Re-exports only; adapters are entry points of their own.
+
+export { type Answer, deadLetter, done, retryIn, snooze } from "./answers.ts";
+export {
+  type Claimer,
+  type ClaimerOptions,
+  createClaimer,
+  type EnqueueOptions,
+  type EnqueueRequest,
+  type InvokeOptions,
+} from "./claimer.ts";
+export type { Clock } from "./clock.ts";
+export type { Database, OneShotCall, PgClient } from "./database.ts";
+export {
+  type AnyJobDefinition,
+  defineJob,
+  type Handler,
+  type HandlerContext,
+  type JobDefinition,
+  type JobFacts,
+  type JobSpec,
+  type QueryResult,
+  type RetryOptions,
+  type Tx,
+} from "./define.ts";
+export type { Duration } from "./duration.ts";
+export { DatabaseError, type ErrorCode, type ErrorFamily, errorCodes, JobError, PgclaimError, UsageError } from "./errors.ts";
+export type { CallerClient } from "./gateway.ts";
+export type { LimitOptions } from "./limits.ts";
+export type {
+  AttemptView,
+  Enqueued,
+  InvocationReport,
+  JobId,
+  JobResult,
+  JobState,
+  JobView,
+  OperatorAnswer,
+  Skip,
+  SkipReason,
+  TickFate,
+  TickReport,
+  Trigger,
+} from "./model.ts";
+export type { Log, LogEntry } from "./report.ts";
+export type { StandardSchema } from "./standard_schema.ts";

@@ -1,0 +1,258 @@
+// One wake-up of the runtime: wake, connect, ticks until nothing is left or the budget is spent, close, report.
+
+import { type Clock, wait } from "./clock.ts";
+import type { AnyJobDefinition, KindPolicy } from "./define.ts";
+import { PgclaimError } from "./errors.ts";
+import type { Gateway, Session, WakeAnswer } from "./gateway.ts";
+import { enterTick, isQuarantineRunning } from "./latch.ts";
+import { busyRetryBaseMs, counts, type Limits } from "./limits.ts";
+import type { InvocationReport, ReportedError, TickReport, Trigger } from "./model.ts";
+import { type InvocationNotes, invocationLine, invocationReport, type Log, reportedError } from "./report.ts";
+import { tick, type TickContext } from "./tick.ts";
+
+export interface InvocationOptions {
+  readonly gateway: Gateway;
+  readonly clock: Clock;
+  readonly limits: Limits;
+  readonly log: Log;
+  readonly definitions: ReadonlyMap<string, AnyJobDefinition>;
+  /** Digest of the policies above, by which the database knows this deployment. */
+  readonly digest: () => Promise<string>;
+  readonly queues: readonly string[];
+  readonly batch: number;
+  readonly concurrency: number;
+  readonly maxTicks: number;
+  readonly historyMs: number | null;
+}
+
+type Ended = InvocationReport["ended"];
+
+/** Runs one invocation of at most `budgetMs`. Rejects for a UsageError of the caller's making only. */
+export async function invoke(options: InvocationOptions, trigger: Trigger, budgetMs: number): Promise<InvocationReport> {
+  const { clock, log } = options;
+  const startedAt = clock.now();
+  const notes: InvocationNotes = {
+    invocationId: crypto.randomUUID(),
+    trigger,
+    startedAt: clock.date().toISOString(),
+    ticks: [],
+    crashed: 0,
+    faults: [],
+    oneShots: 0,
+    wakeMs: 0,
+    connectMs: 0,
+  };
+  let ended: Ended = "error";
+  let error: ReportedError | null = null;
+  try {
+    ended = await work(options, notes, startedAt + budgetMs - options.limits.reserveMs);
+    if (ended === "error") error = notes.ticks.at(-1)?.error ?? null;
+  } catch (thrown) {
+    error = reportedError(thrown);
+  }
+  const report = invocationReport(notes, { ended, totalMs: Math.round(clock.now() - startedAt), error });
+  log(invocationLine(report));
+  return report;
+}
+
+/** Everything between start and report. `until` is the clock reading at which handlers have to be over. */
+async function work(options: InvocationOptions, notes: InvocationNotes, until: number): Promise<Ended> {
+  if (isQuarantineRunning()) return "busy";
+  const woken = await wake(options, notes);
+  if (!woken.ready && !woken.suspects) return "idle";
+  const invocation = new Invocation(options, notes, woken.revision);
+  try {
+    return await invocation.run(woken, until);
+  } finally {
+    await invocation.close();
+  }
+}
+
+interface Woken {
+  readonly revision: number;
+  readonly ready: boolean;
+  readonly suspects: boolean;
+}
+
+/** One one-shot, and a second one when the database does not know this deployment yet. */
+async function wake(options: InvocationOptions, notes: InvocationNotes): Promise<Woken> {
+  const { gateway, clock, queues, historyMs } = options;
+  const startedAt = clock.now();
+  const digest = await options.digest();
+  let answer: WakeAnswer | null = null;
+  try {
+    notes.oneShots++;
+    answer = await gateway.wake({ digest, queues, historyMs });
+  } catch (error) {
+    // Wake can never be what stops the work. If the database is alive, ask it directly: claim.
+    if (!(error instanceof PgclaimError) || (error.code !== "PGCLAIM_QUERY_FAILED" && error.code !== "PGCLAIM_LOCKS_EXHAUSTED")) throw error;
+    notes.faults = [{ step: "wake", sqlstate: error.code }];
+  }
+  let revision = answer?.revision ?? null;
+  if (revision === null) {
+    notes.oneShots++;
+    revision = await gateway.register({ digest, kinds: policies(options.definitions) });
+  }
+  notes.wakeMs = Math.round(clock.now() - startedAt);
+  if (answer === null) return { revision, ready: true, suspects: false };
+  notes.crashed = answer.crashed;
+  notes.faults = answer.faults;
+  return { revision, ready: answer.ready, suspects: answer.suspects };
+}
+
+/** The policies of a deployment, in an order that does not depend on how its code lists them. */
+export function policies(definitions: ReadonlyMap<string, AnyJobDefinition>): KindPolicy[] {
+  return [...definitions.values()].map(({ policy }) => policy).sort((a, b) => (a.name < b.name ? -1 : 1));
+}
+
+class Invocation {
+  readonly #options: InvocationOptions;
+  readonly #notes: InvocationNotes;
+  readonly #revision: number;
+  #session: Session | null = null;
+  #opened = 0;
+
+  constructor(options: InvocationOptions, notes: InvocationNotes, revision: number) {
+    this.#options = options;
+    this.#notes = notes;
+    this.#revision = revision;
+  }
+
+  async run(woken: Woken, until: number): Promise<Ended> {
+    const share = this.#share(woken, until);
+    let ended: Ended = "empty";
+    if (share.normal > 0) ended = await this.#normalTicks(share.normal);
+    if (share.quarantine && (ended === "empty" || ended === "budget")) {
+      const quarantined = await this.#quarantinedTicks(until, ended === "empty");
+      if (quarantined !== null) ended = quarantined;
+    }
+    return ended;
+  }
+
+  async close(): Promise<void> {
+    await this.#session?.close();
+  }
+
+  /**
+   * Until when normal work may run, and whether a suspect gets its turn. Normal work goes first, and time for one suspect
+   * is kept at the end. Where the budget is too short for both, a draw decides, so neither starves the other.
+   */
+  #share(woken: Woken, until: number): { readonly normal: number; readonly quarantine: boolean } {
+    if (!woken.suspects) return { normal: until, quarantine: false };
+    if (!woken.ready) return { normal: 0, quarantine: true };
+    const longest = Math.max(0, ...this.#handled().map(({ policy }) => policy.timeoutMs));
+    if (this.#options.clock.now() + 2 * longest <= until) return { normal: until - longest, quarantine: true };
+    return this.#options.clock.random() < 0.5 ? { normal: until, quarantine: false } : { normal: 0, quarantine: true };
+  }
+
+  async #normalTicks(until: number): Promise<Ended> {
+    const { clock, maxTicks } = this.#options;
+    let busyTries = 0;
+    for (let ticks = 0; ticks < maxTicks; ticks++) {
+      const report = await this.#tick({ quarantined: false, until });
+      if (typeof report === "string") return report;
+      if (report.error !== undefined) return "error";
+      if (report.claimed > 0) {
+        busyTries = 0;
+        continue;
+      }
+      if ((report.skipped.busy ?? 0) === 0 || busyTries >= counts.busyRetries) return "empty";
+      // Others hold what is due. They may be done in a moment, and the next cron is a minute away.
+      const pauseMs = busyRetryBaseMs * 2 ** busyTries * (0.5 + clock.random());
+      busyTries++;
+      if (clock.now() + pauseMs >= until) return "budget";
+      await wait(clock, pauseMs, this.#session?.lost);
+    }
+    return "max-ticks";
+  }
+
+  /** Suspects one by one: one for certain, more while nothing else is due. Null where this isolate has other work. */
+  async #quarantinedTicks(until: number, more: boolean): Promise<Ended | null> {
+    for (;;) {
+      const report = await this.#tick({ quarantined: true, until });
+      if (report === "busy") return null;
+      if (report === "budget") return null;
+      if (report.error !== undefined) return "error";
+      if (report.claimed === 0 || !more) return null;
+    }
+  }
+
+  /** One tick, or why there is none. */
+  async #tick(plan: { readonly quarantined: boolean; readonly until: number }): Promise<TickReport | "busy" | "budget"> {
+    const { batch } = this.#options;
+    for (;;) {
+      const handled = this.#handled();
+      const left = plan.until - this.#options.clock.now();
+      const fits = handled.filter(({ policy }) => policy.timeoutMs <= left).map(({ kind }) => kind);
+      if (fits.length === 0 && handled.length > 0) return "budget";
+      const session = await this.#openSession();
+      const leave = enterTick({ quarantined: plan.quarantined });
+      if (leave === null) return "busy";
+      try {
+        const report = await tick(this.#context(session), {
+          tickId: crypto.randomUUID(),
+          quarantined: plan.quarantined,
+          kinds: fits,
+          unfit: handled.map(({ kind }) => kind).filter((kind) => !fits.includes(kind)),
+          batch,
+          hardAt: plan.until,
+          housekeep: true,
+        });
+        this.#notes.ticks.push(report);
+        // A pipelined connect fails at the first query. Nothing was fenced, so it is simply done again, once.
+        const again = report.fate === "refused" && session.lost.aborted && report.error?.code !== "PGCLAIM_AUTHENTICATION_FAILED";
+        if (!again || this.#opened >= 2 || this.#notes.ticks.length > 1) return report;
+        await this.#pauseBeforeConnect();
+      } finally {
+        leave();
+      }
+    }
+  }
+
+  /** The session, opened once; a connect that fails for the moment is tried once more. */
+  async #openSession(): Promise<Session> {
+    if (this.#session !== null && !this.#session.lost.aborted) return this.#session;
+    await this.#session?.close();
+    const { gateway, clock } = this.#options;
+    const startedAt = clock.now();
+    for (;;) {
+      this.#opened++;
+      const session = gateway.session();
+      this.#session = session;
+      try {
+        await session.connect();
+        this.#notes.connectMs += Math.round(clock.now() - startedAt);
+        return session;
+      } catch (error) {
+        await session.close();
+        if (this.#opened >= 2 || !(error instanceof PgclaimError && error.retryable)) throw error;
+        await this.#pauseBeforeConnect();
+      }
+    }
+  }
+
+  /** Many wake-ups at the same second make a waking database refuse some; they should not come back together. */
+  #pauseBeforeConnect(): Promise<void> {
+    return wait(this.#options.clock, 100 + 300 * this.#options.clock.random());
+  }
+
+  #handled(): AnyJobDefinition[] {
+    return [...this.#options.definitions.values()].filter(({ run }) => run !== null);
+  }
+
+  #context(session: Session): TickContext {
+    const { gateway, clock, limits, log, definitions, queues, concurrency } = this.#options;
+    return {
+      gateway,
+      session,
+      clock,
+      limits,
+      log,
+      definitions,
+      queues,
+      concurrency,
+      revision: this.#revision,
+      invocationId: this.#notes.invocationId,
+    };
+  }
+}

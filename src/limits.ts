@@ -1,0 +1,85 @@
+// Every limit of an invocation: its name, default, unit and what breaks when it is wrong. Each has a test at its edge.
+
+import { assertKnownKeys } from "./define.ts";
+import { type Duration, parseDuration } from "./duration.ts";
+
+/** Time limits that an operator may set, as durations. Leave them alone unless the network is unusual. */
+export interface LimitOptions {
+  /** Opening the connection and its first answer together, since connect() may resolve before authentication. `"10s"`. */
+  readonly connect?: Duration;
+  /** One one-shot: wake, fence, settle, enqueue. Longer makes a dead database slower to notice. `"10s"`. */
+  readonly oneShot?: Duration;
+  /** One of our own messages on the session: claim, savepoints, finish and COMMIT. `"10s"`. */
+  readonly message?: Duration;
+  /** Saying goodbye; after it the socket is closed hard. `"1s"`. */
+  readonly close?: Duration;
+  /** What is kept of the budget for finish and close, so that handlers stop before the platform does. `"3s"`. */
+  readonly reserve?: Duration;
+  /** How long past our own limits the server waits until it ends a transaction we no longer talk about. `"5s"`. */
+  readonly serverGrace?: Duration;
+  /** How long a settle is repeated while the database cannot be asked, before the tick is reported unknown. `"10s"`. */
+  readonly settle?: Duration;
+}
+
+export interface Limits {
+  readonly connectMs: number;
+  readonly oneShotMs: number;
+  readonly messageMs: number;
+  readonly closeMs: number;
+  readonly reserveMs: number;
+  readonly serverGraceMs: number;
+  readonly settleMs: number;
+}
+
+const defaults = {
+  connect: "10s",
+  oneShot: "10s",
+  message: "10s",
+  close: "1s",
+  reserve: "3s",
+  serverGrace: "5s",
+  settle: "10s",
+} as const satisfies Required<LimitOptions>;
+
+/** Reads the time limits. Errors: PGCLAIM_INVALID_OPTION. */
+export function readLimits(options: LimitOptions = {}): Limits {
+  assertKnownKeys(options, Object.keys(defaults), "limits");
+  const ms = (name: keyof LimitOptions): number => parseDuration(options[name] ?? defaults[name], `limits.${name}`);
+  return {
+    connectMs: ms("connect"),
+    oneShotMs: ms("oneShot"),
+    messageMs: ms("message"),
+    closeMs: ms("close"),
+    reserveMs: ms("reserve"),
+    serverGraceMs: ms("serverGrace"),
+    settleMs: ms("settle"),
+  };
+}
+
+/** Limits that are counts. The lock table of a stock server has 64 x 100 entries; see ARCHITECTURE.md, "Lock budget". */
+export const counts = {
+  /** Jobs of a tick when `batch` is not set; each holds one lock. */
+  batch: 25,
+  /** `batch` may be set to this at most: 64 such ticks hold 12,800 locks where about 12,800 fit. */
+  maxBatch: 200,
+  /** Handlers doing external work at once when `concurrency` is not set; Workers let six connections wait. */
+  concurrency: 4,
+  maxConcurrency: 100,
+  /** Candidates a claim looks at before it gives up: 64 ticks of 100 jobs in flight in front of it, and some. */
+  maxCandidates: 10_000,
+  /** Skips a tick reports by name; all are counted. */
+  maxSkips: 100,
+  /** Times a tick that found only busy jobs is repeated before the invocation goes to sleep. */
+  busyRetries: 4,
+  /** Open attempts a wake looks at, due jobs it moves, rows of each table it prunes. */
+  reapSlice: 200,
+  dueSlice: 500,
+  pruneSlice: 500,
+  /** Interruptions in a row after which a job runs alone, uncharged. */
+  interruptedLimit: 5,
+  /** Jobs of one enqueueMany. */
+  maxEnqueue: 1_000,
+} as const;
+
+/** First wait, in milliseconds, before a tick that found only busy jobs is repeated; doubles, with full jitter. */
+export const busyRetryBaseMs = 100;

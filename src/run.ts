@@ -1,0 +1,459 @@
+// run: grants in, outcomes out. External work overlaps; then handlers take turns on the claiming transaction, each under
+// its own savepoint. It never commits and never decides what becomes of a job.
+//
+// A runner moves one way:
+//
+//   pending --start--> external --first tx.query--> waiting --its turn--> turn --> ended
+//      |                  +-----------------------------------------------------> ended
+//      +--budget over--> ended (released)
+//
+// Turns begin only when nobody is pending or external, so every external call of the tick precedes its first write, and
+// the transaction has no xid until then.
+
+import { type Answer, isAnswer } from "./answers.ts";
+import type { Clock } from "./clock.ts";
+import type { AnyJobDefinition, HandlerContext, QueryResult } from "./define.ts";
+import { parseDuration } from "./duration.ts";
+import { jobRequest } from "./enqueue.ts";
+import { describeError, JobError, PgclaimError, toError } from "./errors.ts";
+import type { Session } from "./gateway.ts";
+import type { Grant, JobId, JobRequest, Outcome } from "./model.ts";
+import { validate } from "./standard_schema.ts";
+import { storableText } from "./storable.ts";
+import { transactionControl } from "./tx_control.ts";
+
+export interface RunRequest {
+  readonly grants: readonly Grant[];
+  readonly definitions: ReadonlyMap<string, AnyJobDefinition>;
+  readonly session: Session;
+  readonly concurrency: number;
+  readonly clock: Clock;
+  /** Clock reading at which handlers have to be over. */
+  readonly hardAt: number;
+  /** Cancels the query the session is stuck in, through the one-shot. */
+  readonly cancelQuery: (job: Grant) => void;
+  readonly log: (job: Grant, message: string, facts: Record<string, unknown>) => void;
+}
+
+export interface RunResult {
+  readonly outcomes: ReadonlyMap<JobId, Outcome>;
+  readonly runMs: ReadonlyMap<JobId, number>;
+  /** Whose turn it was when the session was lost. */
+  readonly turn: JobId | null;
+  /** Handlers that ignored their abort and still run. */
+  readonly unsettled: readonly Promise<unknown>[];
+  /** A message of ours that failed although the session lives: nothing of this tick can be kept. */
+  readonly failure: unknown;
+}
+
+/** Runs every grant to an outcome. When the session is lost it returns at once, with what is known. */
+export function run(request: RunRequest): Promise<RunResult> {
+  return new TickRun(request).result;
+}
+
+type StopReason = "timeout" | "budget" | "lost";
+
+class TickRun {
+  readonly result: Promise<RunResult>;
+  readonly #request: RunRequest;
+  readonly #pending: Runner[];
+  readonly #external = new Set<Runner>();
+  readonly #waiting: Runner[] = [];
+  readonly #all: Runner[];
+  #turn: Runner | null = null;
+  /** A turn is being opened or ended: nobody else may start one. */
+  #changingTurn = false;
+  #resolve: (result: RunResult) => void = () => {};
+  #stopping = false;
+  #over = false;
+  #failure: unknown = null;
+  readonly #cancelHardStop: () => void;
+  readonly #onLost = () => this.#stopAll("lost");
+
+  constructor(request: RunRequest) {
+    this.#request = request;
+    this.result = new Promise((resolve) => {
+      this.#resolve = resolve;
+    });
+    this.#all = request.grants.map((grant) => new Runner(grant, this, request));
+    this.#pending = [...this.#all];
+    this.#cancelHardStop = request.clock.timer(Math.max(0, request.hardAt - request.clock.now()), () => this.#stopAll("budget"));
+    request.session.lost.addEventListener("abort", this.#onLost, { once: true });
+    if (request.session.lost.aborted) this.#stopAll("lost");
+    else this.#advance();
+  }
+
+  /** Starts what may start, gives the turn when it is time, ends when all have ended. */
+  #advance(): void {
+    if (this.#over || this.#stopping) return;
+    const { clock, concurrency, hardAt } = this.#request;
+    while (this.#external.size < concurrency) {
+      const runner = this.#pending.shift();
+      if (runner === undefined) break;
+      if (clock.now() + runner.timeoutMs > hardAt) {
+        runner.release();
+        continue;
+      }
+      this.#external.add(runner);
+      runner.start();
+    }
+    if (this.#external.size > 0 || this.#pending.length > 0 || this.#changingTurn || this.#turn !== null) return;
+    const next = this.#waiting[0];
+    if (next === undefined) this.#finish();
+    else void this.#openTurn(next);
+  }
+
+  async #openTurn(runner: Runner): Promise<void> {
+    this.#changingTurn = true;
+    this.#turn = runner;
+    try {
+      await this.#request.session.beginTurn(runner.timeLeftMs);
+    } catch (error) {
+      this.#sessionFailed(error);
+      return;
+    } finally {
+      this.#changingTurn = false;
+    }
+    this.#handTurnTo(runner);
+  }
+
+  #handTurnTo(runner: Runner): void {
+    this.#leaveQueue(runner);
+    this.#turn = runner;
+    // It may have been stopped while the turn was on its way to it.
+    if (runner.ended) void this.#closeTurn(runner, null);
+    else runner.takeTurn();
+  }
+
+  /** The runner wants to use the transaction; its concurrency slot goes to the next. */
+  wantsTurn(runner: Runner): void {
+    this.#external.delete(runner);
+    this.#waiting.push(runner);
+    this.#advance();
+  }
+
+  /** The runner's handler has ended, or was stopped. */
+  hasEnded(runner: Runner): void {
+    this.#external.delete(runner);
+    if (this.#turn === runner && !this.#changingTurn) {
+      void this.#closeTurn(runner, runner.outcome);
+      return;
+    }
+    if (this.#turn !== runner) this.#leaveQueue(runner);
+    this.#advance();
+  }
+
+  #leaveQueue(runner: Runner): void {
+    const at = this.#waiting.indexOf(runner);
+    if (at !== -1) this.#waiting.splice(at, 1);
+  }
+
+  /** Keeps or undoes what the turn did, and opens the next turn in the same message. */
+  async #closeTurn(runner: Runner, outcome: Outcome | null): Promise<void> {
+    if (this.#over) return;
+    const { session } = this.#request;
+    this.#changingTurn = true;
+    const next = this.#waiting.find((waiting) => !waiting.ended) ?? null;
+    const nextMs = next?.timeLeftMs ?? null;
+    try {
+      if (outcome !== null && (outcome.type === "done" || outcome.type === "snoozed")) {
+        try {
+          await session.endTurn({ enqueue: outcome.enqueue, next: nextMs });
+          // They went in with the turn; finish has nothing more to enqueue.
+          runner.outcome = { ...outcome, enqueue: [] };
+        } catch (error) {
+          if (session.lost.aborted) throw error;
+          runner.outcome = runner.failed(new JobError("PGCLAIM_TURN_FAILED", `The turn could not end: ${describeError(error)}`, { cause: error }));
+          await session.failTurn({ next: nextMs });
+        }
+      } else {
+        await session.failTurn({ next: nextMs });
+      }
+    } catch (error) {
+      this.#sessionFailed(error);
+      return;
+    } finally {
+      this.#changingTurn = false;
+    }
+    this.#turn = null;
+    if (next !== null) this.#handTurnTo(next);
+    else this.#advance();
+  }
+
+  /** A message of ours failed although no handler is to blame: nothing on this session can be kept. */
+  #sessionFailed(error: unknown): void {
+    if (!this.#over) {
+      this.#failure = error;
+      this.#stopAll("lost");
+    }
+  }
+
+  #stopAll(reason: StopReason): void {
+    if (this.#over) return;
+    const turn = this.#turn;
+    this.#stopping = true;
+    for (const runner of this.#pending.splice(0)) runner.release();
+    for (const runner of this.#all) runner.stop(reason);
+    this.#stopping = false;
+    if (reason === "lost") this.#finish(turn);
+    else this.#advance();
+  }
+
+  #finish(turn: Runner | null = null): void {
+    this.#over = true;
+    this.#cancelHardStop();
+    this.#request.session.lost.removeEventListener("abort", this.#onLost);
+    const outcomes = new Map<JobId, Outcome>();
+    const runMs = new Map<JobId, number>();
+    for (const runner of this.#all) {
+      if (runner.outcome !== null) outcomes.set(runner.grant.jobId, runner.outcome);
+      runMs.set(runner.grant.jobId, Math.round(runner.ranMs));
+    }
+    const unsettled = this.#all.flatMap((runner) => (runner.unsettled === null ? [] : [runner.unsettled]));
+    this.#resolve({ outcomes, runMs, turn: turn?.grant.jobId ?? null, unsettled, failure: this.#failure });
+  }
+}
+
+/** One handler of the tick. */
+class Runner {
+  readonly grant: Grant;
+  readonly timeoutMs: number;
+  outcome: Outcome | null = null;
+  /** The handler's promise while it has not settled. */
+  unsettled: Promise<unknown> | null = null;
+  ranMs = 0;
+  readonly #run: TickRun;
+  readonly #request: RunRequest;
+  readonly #definition: AnyJobDefinition;
+  readonly #abort = new AbortController();
+  readonly #enqueued: JobRequest[] = [];
+  #turn: { readonly promise: Promise<void>; readonly resolve: () => void; readonly reject: (error: unknown) => void } | null = null;
+  #usedTx = false;
+  #closed: Error | null = null;
+  #inFlight = 0;
+  #awaitingTurn = 0;
+  #leftMs: number;
+  #runningSince: number | null = null;
+  #cancelTimer: () => void = () => {};
+
+  constructor(grant: Grant, tickRun: TickRun, request: RunRequest) {
+    this.grant = grant;
+    this.#run = tickRun;
+    this.#request = request;
+    const definition = request.definitions.get(grant.kind);
+    if (definition === undefined) throw new Error(`claimed a kind without a definition: ${grant.kind}`);
+    this.#definition = definition;
+    this.timeoutMs = definition.policy.timeoutMs;
+    this.#leftMs = this.timeoutMs;
+  }
+
+  get ended(): boolean {
+    return this.#closed !== null;
+  }
+
+  /** What is left of the timeout; it stands still while the runner waits for its turn. */
+  get timeLeftMs(): number {
+    const running = this.#runningSince === null ? 0 : this.#request.clock.now() - this.#runningSince;
+    return Math.max(0, this.#leftMs - running);
+  }
+
+  start(): void {
+    this.#resumeTimer();
+    const handler = this.#handle();
+    this.unsettled = handler;
+    handler.then(
+      (outcome) => this.#end(outcome),
+      (error: unknown) => this.#end(this.failed(error)),
+    );
+  }
+
+  /** The turn has come: queries may go out. */
+  takeTurn(): void {
+    this.#usedTx = true;
+    this.#resumeTimer();
+    this.#turn?.resolve();
+  }
+
+  /** Hands the job back untouched: it has not started. */
+  release(): void {
+    this.#closed = stopError("budget", this.timeoutMs, this.#request.session);
+    this.outcome = { type: "released", why: "budget" };
+  }
+
+  /** Stops the handler from outside. Its transaction is dead from now on, whatever it still does. */
+  stop(reason: StopReason): void {
+    if (this.ended) return;
+    const error = stopError(reason, this.timeoutMs, this.#request.session);
+    this.#close(error);
+    this.#abort.abort(error);
+    if (reason === "lost") return;
+    // The session is stuck in this handler's query until the server lets go of it.
+    if (this.#inFlight > 0) this.#request.cancelQuery(this.grant);
+    this.outcome = reason === "budget" ? { type: "released", why: "budget" } : this.failed(error);
+    this.#run.hasEnded(this);
+  }
+
+  /** The handler has settled; what it says counts unless it was stopped before. */
+  #end(outcome: Outcome): void {
+    this.unsettled = null;
+    if (this.ended) return;
+    const keeps = outcome.type === "done" || outcome.type === "snoozed";
+    this.outcome =
+      keeps && this.#awaitingTurn > 0
+        ? this.failed(new JobError("PGCLAIM_TX_CLOSED", `job "${this.grant.kind}": the handler ended while a tx.query() still waited for its turn; await it.`))
+        : outcome;
+    this.#close(new JobError("PGCLAIM_TX_CLOSED", `job "${this.grant.kind}": the handler has ended, and its tx with it.`));
+    this.#run.hasEnded(this);
+  }
+
+  #close(error: Error): void {
+    this.#pauseTimer();
+    this.#closed = error;
+    this.#turn?.reject(error);
+  }
+
+  /** The outcome of a failed attempt. */
+  failed(thrown: unknown, inMs: number | null = null): Outcome {
+    const error = toError(thrown);
+    const code = error instanceof PgclaimError ? error.code : "PGCLAIM_HANDLER_THREW";
+    const said = `${code}: ${error.stack ?? error.message}`;
+    return { type: "failed", code, error: storableText(said), inMs: inMs ?? this.#customBackoffMs() };
+  }
+
+  #customBackoffMs(): number | null {
+    if (this.#definition.backoff === null) return null;
+    try {
+      return parseDuration(this.#definition.backoff(this.grant.failures + 1), `job "${this.grant.kind}": retry.backoff()`);
+    } catch (error) {
+      // Recording a failure can never fail: the database doubles from minBackoff instead.
+      this.#request.log(this.grant, "retry.backoff() threw, minBackoff is used", { error: describeError(error) });
+      return null;
+    }
+  }
+
+  async #handle(): Promise<Outcome> {
+    const { grant } = this;
+    const handler = this.#definition.run;
+    if (handler === null) throw new JobError("PGCLAIM_INTERNAL", `Job kind "${grant.kind}" has no handler here.`);
+    const payload = await this.#parsePayload();
+    const context: HandlerContext<unknown> = {
+      payload,
+      job: {
+        id: grant.jobId,
+        kind: grant.kind,
+        attempt: grant.attempt,
+        maxAttempts: this.#definition.policy.maxAttempts,
+        idempotencyKey: grant.idempotencyKey,
+        enqueuedAt: grant.enqueuedAt,
+        runAt: grant.runAt,
+        failures: grant.failures,
+      },
+      tx: { query: (text, values) => this.#query(text, values) },
+      signal: this.#abort.signal,
+      enqueue: async (job, value, when) => {
+        this.#assertOpen();
+        const request = await jobRequest(job as unknown as AnyJobDefinition, value, when);
+        this.#assertOpen();
+        this.#enqueued.push(request);
+        return { type: "deferred" };
+      },
+      log: (message, facts) => this.#request.log(grant, message, facts ?? {}),
+    };
+    // The map has lost the payload's type; the schema above has just proved it.
+    const answer: unknown = await (handler as (context: HandlerContext<unknown>) => unknown)(context);
+    return this.#outcomeOf(isAnswer(answer) ? answer : null);
+  }
+
+  async #parsePayload(): Promise<unknown> {
+    const { grant } = this;
+    const result = await validate(this.#definition.payload, JSON.parse(grant.payload), "payload");
+    if (result.ok) return result.value;
+    throw new JobError("PGCLAIM_STORED_PAYLOAD_INVALID", `job "${grant.kind}": ${result.issue.path}: ${result.issue.message}`, { path: result.issue.path });
+  }
+
+  #outcomeOf(answer: Answer | null): Outcome {
+    const enqueue = this.#enqueued;
+    if (answer === null) return { type: "done", enqueue };
+    switch (answer.type) {
+      case "done":
+        return { type: "done", enqueue };
+      case "snooze":
+        return { type: "snoozed", inMs: answer.ms, at: answer.at, enqueue };
+      case "retryIn":
+        return { type: "failed", code: "PGCLAIM_HANDLER_THREW", error: "The handler answered retryIn().", inMs: answer.ms };
+      case "deadLetter":
+        return { type: "dead", error: storableText(answer.reason) };
+      default:
+        return answer satisfies never;
+    }
+  }
+
+  async #query<Row>(text: string, values: readonly unknown[] = []): Promise<QueryResult<Row>> {
+    this.#assertOpen();
+    const command = transactionControl(text);
+    if (command !== null) {
+      throw new JobError("PGCLAIM_TX_CONTROL", `job "${this.grant.kind}": tx.query() got ${command}; the transaction belongs to the tick and commits when its handlers have ended. To undo this handler's effects, throw.`);
+    }
+    if (!this.#usedTx) {
+      this.#awaitingTurn++;
+      await this.#awaitTurn().finally(() => {
+        this.#awaitingTurn--;
+      });
+    }
+    this.#assertOpen();
+    this.#inFlight++;
+    try {
+      return await this.#request.session.query<Row>(text, values);
+    } finally {
+      this.#inFlight--;
+    }
+  }
+
+  #awaitTurn(): Promise<void> {
+    if (this.#turn === null) {
+      let resolve: () => void = () => {};
+      let reject: (error: unknown) => void = () => {};
+      const promise = new Promise<void>((yes, no) => {
+        resolve = yes;
+        reject = no;
+      });
+      // Several queries may wait for it, or none any more: a rejection nobody waits for is no news.
+      promise.catch(() => {});
+      this.#turn = { promise, resolve, reject };
+      this.#pauseTimer();
+      this.#run.wantsTurn(this);
+    }
+    return this.#turn.promise;
+  }
+
+  #assertOpen(): void {
+    if (this.#closed !== null) throw this.#closed;
+  }
+
+  #resumeTimer(): void {
+    this.#runningSince = this.#request.clock.now();
+    this.#cancelTimer = this.#request.clock.timer(this.#leftMs, () => this.stop("timeout"));
+  }
+
+  #pauseTimer(): void {
+    this.#cancelTimer();
+    if (this.#runningSince === null) return;
+    const ran = this.#request.clock.now() - this.#runningSince;
+    this.#leftMs = Math.max(0, this.#leftMs - ran);
+    this.ranMs += ran;
+    this.#runningSince = null;
+  }
+}
+
+function stopError(reason: StopReason, timeoutMs: number, session: Session): Error {
+  switch (reason) {
+    case "timeout":
+      return new JobError("PGCLAIM_HANDLER_TIMEOUT", `The handler ran longer than its timeout, ${timeoutMs} ms.`);
+    case "budget":
+      return new JobError("PGCLAIM_HANDLER_ABORTED", "The invocation's budget ended; the job is handed back.");
+    case "lost":
+      return new JobError("PGCLAIM_HANDLER_ABORTED", "The session is gone; this tick's effects are rolled back and the job will run again.", { cause: session.lost.reason });
+    default:
+      return reason satisfies never;
+  }
+}

@@ -1,0 +1,202 @@
+// One pass of the engine in one transaction: claim, fence, run, finish, report.
+
+import type { Clock } from "./clock.ts";
+import type { AnyJobDefinition } from "./define.ts";
+import { PgclaimError } from "./errors.ts";
+import { databaseError, isTransient } from "./errors.ts";
+import { fence } from "./fence.ts";
+import { finish, finishJobs, settle } from "./finish.ts";
+import type { Gateway, Session } from "./gateway.ts";
+import { trackUnsettled } from "./latch.ts";
+import type { Limits } from "./limits.ts";
+import type { Grant, Outcome, TickFate, TickReport } from "./model.ts";
+import { type Log, type TickNotes, tickFacts, tickReport } from "./report.ts";
+import { run } from "./run.ts";
+
+export interface TickContext {
+  readonly gateway: Gateway;
+  readonly session: Session;
+  readonly clock: Clock;
+  readonly limits: Limits;
+  readonly log: Log;
+  readonly definitions: ReadonlyMap<string, AnyJobDefinition>;
+  readonly queues: readonly string[];
+  readonly concurrency: number;
+  readonly revision: number;
+  readonly invocationId: string;
+}
+
+export interface TickPlan {
+  readonly tickId: string;
+  readonly quarantined: boolean;
+  readonly kinds: readonly string[];
+  readonly unfit: readonly string[];
+  readonly batch: number;
+  /** Clock reading at which handlers have to be over. */
+  readonly hardAt: number;
+  /** The invocation looks for more work after this tick. */
+  readonly housekeep: boolean;
+}
+
+/**
+ * Runs one tick. Never rejects for what the world does: the report carries the error and the tick's fate.
+ *
+ * Before the fence is sent the tick may end by a plain rollback; after it, by finish, by settle, or by death, and by
+ * nothing else: a number that a late fence could still write must be closed by somebody.
+ */
+export async function tick(context: TickContext, plan: TickPlan): Promise<TickReport> {
+  const { gateway, session, clock } = context;
+  const startedAt = clock.now();
+  const before = { roundTrips: session.roundTrips, handlerQueries: session.handlerQueries };
+  const notes = emptyNotes(plan);
+  const report = (fate: TickFate, error: PgclaimError | null = null): TickReport =>
+    tickReport(notes, {
+      fate,
+      sessionRoundTrips: session.roundTrips - before.roundTrips,
+      handlerQueries: session.handlerQueries - before.handlerQueries,
+      totalMs: Math.round(clock.now() - startedAt),
+      error,
+    });
+
+  // claim
+  try {
+    notes.claim = await session.claim({
+      tickId: plan.tickId,
+      queues: context.queues,
+      kinds: plan.kinds,
+      unfit: plan.unfit,
+      revision: context.revision,
+      batch: plan.batch,
+      quarantined: plan.quarantined,
+      hardMs: plan.hardAt - startedAt + context.limits.reserveMs,
+    });
+  } catch (error) {
+    await session.rollback();
+    return report("refused", asPgclaimError(error, "claiming"));
+  } finally {
+    notes.claimMs = Math.round(clock.now() - startedAt);
+  }
+  const { claims } = notes.claim;
+  if (claims.length === 0) {
+    await session.rollback();
+    return report("empty");
+  }
+
+  // fence
+  const fencedAt = clock.now();
+  const fenced = await fence(gateway, { tickId: plan.tickId, quarantined: plan.quarantined, claims, housekeep: plan.housekeep });
+  notes.oneShots += fenced.asked;
+  notes.fenceMs = Math.round(clock.now() - fencedAt);
+
+  // run
+  const ranAt = clock.now();
+  let failure: unknown = null;
+  if (fenced.type === "answered") {
+    const result = await runGranted(context, plan, fenced.grants, notes.claim.backendPid);
+    notes.granted = new Set(fenced.grants.map((grant) => grant.jobId));
+    notes.outcomes = result.outcomes;
+    notes.runMs = result.runMs;
+    notes.turn = result.turn;
+    failure = result.failure;
+    for (const handler of result.unsettled) trackUnsettled(handler);
+  } else {
+    // Nobody knows which numbers are on record, so all of them are burned.
+    notes.outcomes = new Map(claims.map((claim) => [claim.jobId, { type: "released", why: "burned" } satisfies Outcome]));
+  }
+  notes.handlersMs = Math.round(clock.now() - ranAt);
+
+  // finish
+  const finishedAt = clock.now();
+  const end = await finishOrSettle(context, plan, notes, failure);
+  notes.finishMs = Math.round(clock.now() - finishedAt);
+  return report(end.fate, end.error ?? (fenced.type === "lost" ? fenced.error : null));
+}
+
+async function finishOrSettle(
+  { gateway, session, clock, limits, invocationId }: TickContext,
+  plan: TickPlan,
+  notes: TickNotes,
+  failure: unknown,
+): Promise<{ readonly fate: TickFate; readonly error: PgclaimError | null }> {
+  const claims = notes.claim?.claims ?? [];
+  let error: PgclaimError;
+  let mark: boolean;
+  if (session.lost.aborted) {
+    error = asPgclaimError(session.lost.reason, "running a tick");
+    mark = true;
+  } else if (failure !== null) {
+    error = asPgclaimError(failure, "changing turns");
+    mark = isTransient(failure);
+  } else {
+    const answer = await finish(session, {
+      tickId: plan.tickId,
+      invocationId,
+      report: tickFacts(notes),
+      jobs: finishJobs(claims, notes.outcomes),
+    });
+    if (answer.type === "committed") {
+      notes.rows = answer.rows;
+      return { fate: "committed", error: null };
+    }
+    ({ error, mark } = answer);
+  }
+  // Frees the locks if the session still lives; settle does not need them, the next invocation does.
+  await session.rollback();
+  notes.marked = mark;
+  const settled = await settle(
+    gateway,
+    {
+      tickId: plan.tickId,
+      invocationId,
+      report: tickFacts(notes),
+      jobs: claims.map(({ jobId, attempt }) => ({ jobId, attempt })),
+      mark,
+      turn: notes.turn,
+      quarantined: plan.quarantined,
+    },
+    { clock, limits },
+  );
+  notes.oneShots += settled.asked;
+  return { fate: settled.fate, error: settled.fate === "committed" ? null : error };
+}
+
+function runGranted(context: TickContext, plan: TickPlan, grants: readonly Grant[], pid: number) {
+  const { gateway, session, clock, log, definitions, concurrency, invocationId } = context;
+  return run({
+    grants,
+    definitions,
+    session,
+    concurrency,
+    clock,
+    hardAt: plan.hardAt,
+    cancelQuery: (job) => {
+      // The second means beside statement_timeout; if it fails, that one still ends the query.
+      gateway.cancelQuery({ pid, kind: job.kind, jobId: job.jobId }).catch(() => {});
+    },
+    log: (job, message, facts) =>
+      log({ level: "info", event: "pgclaim.job", message, jobId: job.jobId, kind: job.kind, attempt: job.attempt, invocationId, ...facts }),
+  });
+}
+
+function asPgclaimError(thrown: unknown, during: string): PgclaimError {
+  return thrown instanceof PgclaimError ? thrown : databaseError(thrown, during);
+}
+
+function emptyNotes(plan: TickPlan): TickNotes {
+  return {
+    tickId: plan.tickId,
+    quarantined: plan.quarantined,
+    claim: null,
+    granted: new Set(),
+    outcomes: new Map(),
+    runMs: new Map(),
+    rows: [],
+    turn: null,
+    marked: false,
+    oneShots: 0,
+    claimMs: 0,
+    fenceMs: 0,
+    handlersMs: 0,
+    finishMs: 0,
+  };
+}
