@@ -1,7 +1,7 @@
 // What a handler may answer. Values, because an answer is not an accident; a throw is a failed attempt.
 
-import { UsageError } from "./errors.ts";
 import { type Duration, parseDuration, show } from "./duration.ts";
+import { UsageError } from "./errors.ts";
 
 // Registered, so that two copies of the package in one bundle understand each other.
 const tag = Symbol.for("pgclaim.answer");
@@ -27,7 +27,10 @@ export function retryIn(wait: Duration): Answer {
 /** No retry can help; the job becomes a dead letter with this reason. Effects on `tx` are rolled back. */
 export function deadLetter(reason: string): Answer {
   if (typeof reason !== "string" || reason === "") {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `deadLetter() got ${show(reason)}; expected a reason people can read.`);
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `deadLetter() got ${show(reason)}; expected a reason people can read.`,
+    );
   }
   return { [tag]: true, type: "deadLetter", reason };
 }
@@ -39,7 +42,10 @@ export function deadLetter(reason: string): Answer {
 export function snooze(until: Duration | Date): Answer {
   if (!(until instanceof Date)) return { [tag]: true, type: "snooze", ms: parseDuration(until, "snooze()"), at: null };
   if (Number.isNaN(until.getTime())) {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", "snooze() got an invalid Date; expected an instant, or a duration such as \"10m\".");
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      'snooze() got an invalid Date; expected an instant, or a duration such as "10m".',
+    );
   }
   return { [tag]: true, type: "snooze", ms: null, at: until.toISOString() };
 }

@@ -74,7 +74,11 @@ export interface Claimer {
    *         the database's.
    * SQL:    select job_id, type from pgclaim.enqueue_v1($1)
    */
-  enqueue<S extends StandardSchema>(job: JobDefinition<S>, payload: InputOf<S>, options?: EnqueueOptions): Promise<Enqueued>;
+  enqueue<S extends StandardSchema>(
+    job: JobDefinition<S>,
+    payload: InputOf<S>,
+    options?: EnqueueOptions,
+  ): Promise<Enqueued>;
   /** Enqueues up to 1,000 jobs of a kind, all of them or none. */
   enqueueMany<S extends StandardSchema>(
     job: JobDefinition<S>,
@@ -82,7 +86,10 @@ export interface Claimer {
     options?: EnqueueOptions,
   ): Promise<readonly Enqueued[]>;
   /** Enqueues by name, for callers that have no definition at hand: up to 1,000 jobs, all of them or none. */
-  enqueueByKind(requests: readonly EnqueueRequest[], options?: { readonly client?: CallerClient }): Promise<readonly Enqueued[]>;
+  enqueueByKind(
+    requests: readonly EnqueueRequest[],
+    options?: { readonly client?: CallerClient },
+  ): Promise<readonly Enqueued[]>;
   /** One job with its attempts, finished ones too; null where there is none. */
   job(id: JobId): Promise<JobView | null>;
   /** Gives a dead letter a fresh set of attempts. */
@@ -128,7 +135,13 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     digest,
     queues: readQueues(options, definitions),
     batch: integer("createClaimer()", "batch", options.batch ?? counts.batch, 1, counts.maxBatch),
-    concurrency: integer("createClaimer()", "concurrency", options.concurrency ?? counts.concurrency, 1, counts.maxConcurrency),
+    concurrency: integer(
+      "createClaimer()",
+      "concurrency",
+      options.concurrency ?? counts.concurrency,
+      1,
+      counts.maxConcurrency,
+    ),
     maxTicks: readMaxTicks(options.maxTicks ?? "none"),
     historyMs: readRetention(options),
   };
@@ -136,7 +149,11 @@ export function createClaimer(options: ClaimerOptions): Claimer {
   async function insert(requests: readonly JobRequest[], client?: CallerClient): Promise<readonly Enqueued[]> {
     if (requests.length === 0) return [];
     let answer = await gateway.enqueue(requests, client);
-    if (answer.type === "refused" && answer.reason === "unknown-kind" && definitions.has(requests[answer.i]?.kind ?? "")) {
+    if (
+      answer.type === "refused" &&
+      answer.reason === "unknown-kind" &&
+      definitions.has(requests[answer.i]?.kind ?? "")
+    ) {
       // Known here and not in the database: this deployment has not been triggered yet. The refusal was a value, so a
       // caller's transaction is still whole.
       await gateway.register({ digest: await digest(), kinds: policies(definitions) });
@@ -181,7 +198,8 @@ export function createClaimer(options: ClaimerOptions): Claimer {
       assertCount(payloads.length);
       const definition = known(job.kind);
       const requests: JobRequest[] = [];
-      for (const [i, payload] of payloads.entries()) requests.push(await jobRequest(definition, payload, when, `payloads[${i}]`));
+      for (const [i, payload] of payloads.entries())
+        requests.push(await jobRequest(definition, payload, when, `payloads[${i}]`));
       return insert(requests, client);
     },
 
@@ -200,22 +218,38 @@ export function createClaimer(options: ClaimerOptions): Claimer {
   };
 }
 
-function refusal(answer: { readonly i: number; readonly reason: string; readonly detail: string }, requests: readonly JobRequest[]): UsageError {
+function refusal(
+  answer: { readonly i: number; readonly reason: string; readonly detail: string },
+  requests: readonly JobRequest[],
+): UsageError {
   const kind = requests[answer.i]?.kind ?? "";
   const path = requests.length > 1 ? `jobs[${answer.i}]` : "payload";
   switch (answer.reason) {
     case "unknown-kind":
-      return new UsageError("PGCLAIM_UNKNOWN_KIND", `No kind "${kind}" in the database. A kind is registered when a deployment that defines it first runs; a transaction above READ COMMITTED cannot see it before it begins again.`, { path });
+      return new UsageError(
+        "PGCLAIM_UNKNOWN_KIND",
+        `No kind "${kind}" in the database. A kind is registered when a deployment that defines it first runs; a transaction above READ COMMITTED cannot see it before it begins again.`,
+        { path },
+      );
     case "payload-too-large":
-      return new UsageError("PGCLAIM_PAYLOAD_TOO_LARGE", `job "${kind}": the payload has ${answer.detail}. Store the data elsewhere and send its key.`, { path });
+      return new UsageError(
+        "PGCLAIM_PAYLOAD_TOO_LARGE",
+        `job "${kind}": the payload has ${answer.detail}. Store the data elsewhere and send its key.`,
+        { path },
+      );
     default:
-      return new UsageError("PGCLAIM_INVALID_PAYLOAD", `job "${kind}": the database refused it: ${answer.reason}.`, { path });
+      return new UsageError("PGCLAIM_INVALID_PAYLOAD", `job "${kind}": the database refused it: ${answer.reason}.`, {
+        path,
+      });
   }
 }
 
 function assertCount(n: number): void {
   if (n <= counts.maxEnqueue) return;
-  throw new UsageError("PGCLAIM_INVALID_OPTION", `${n} jobs in one call; expected at most ${counts.maxEnqueue}. Send them in several calls.`);
+  throw new UsageError(
+    "PGCLAIM_INVALID_OPTION",
+    `${n} jobs in one call; expected at most ${counts.maxEnqueue}. Send them in several calls.`,
+  );
 }
 
 const maxJobId = 9_223_372_036_854_775_807n;
@@ -223,7 +257,9 @@ const maxJobId = 9_223_372_036_854_775_807n;
 /** Refuses what is no job id: a positive 64-bit integer as text. Errors: PGCLAIM_INVALID_OPTION. */
 export function assertJobId(id: unknown): JobId {
   if (typeof id === "string" && /^[1-9]\d{0,18}$/.test(id) && BigInt(id) <= maxJobId) return id;
-  throw new UsageError("PGCLAIM_INVALID_OPTION", `job id is ${show(id)}; expected a positive 64-bit integer as text.`, { path: "id" });
+  throw new UsageError("PGCLAIM_INVALID_OPTION", `job id is ${show(id)}; expected a positive 64-bit integer as text.`, {
+    path: "id",
+  });
 }
 
 interface Budget {
@@ -240,23 +276,41 @@ function readBudget(options: ClaimerOptions, limits: Limits): Budget {
   };
   for (const [name, ms] of Object.entries(budget)) {
     if (ms > limits.reserveMs) continue;
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `budget.${name.slice(0, -2)} is ${ms} ms; expected more than limits.reserve, ${limits.reserveMs} ms.`);
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `budget.${name.slice(0, -2)} is ${ms} ms; expected more than limits.reserve, ${limits.reserveMs} ms.`,
+    );
   }
   return budget;
 }
 
-function readJobs(jobs: readonly AnyJobDefinition[], budget: Budget, limits: Limits): ReadonlyMap<string, AnyJobDefinition> {
+function readJobs(
+  jobs: readonly AnyJobDefinition[],
+  budget: Budget,
+  limits: Limits,
+): ReadonlyMap<string, AnyJobDefinition> {
   if (!Array.isArray(jobs)) {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `createClaimer(): jobs is ${show(jobs)}; expected an array of defineJob() results.`, { path: "jobs" });
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `createClaimer(): jobs is ${show(jobs)}; expected an array of defineJob() results.`,
+      { path: "jobs" },
+    );
   }
   const definitions = new Map<string, AnyJobDefinition>();
   const longestMs = Math.max(budget.httpMs, budget.cronMs) - limits.reserveMs;
   for (const [i, job] of jobs.entries()) {
     if (typeof job?.kind !== "string" || typeof job.policy !== "object") {
-      throw new UsageError("PGCLAIM_INVALID_OPTION", `createClaimer(): jobs[${i}] is ${show(job)}; expected what defineJob() answers.`, { path: `jobs[${i}]` });
+      throw new UsageError(
+        "PGCLAIM_INVALID_OPTION",
+        `createClaimer(): jobs[${i}] is ${show(job)}; expected what defineJob() answers.`,
+        { path: `jobs[${i}]` },
+      );
     }
     if (definitions.has(job.kind)) {
-      throw new UsageError("PGCLAIM_DUPLICATE_KIND", `Job kind "${job.kind}" is defined twice in createClaimer({ jobs }); expected one definition for each kind.`);
+      throw new UsageError(
+        "PGCLAIM_DUPLICATE_KIND",
+        `Job kind "${job.kind}" is defined twice in createClaimer({ jobs }); expected one definition for each kind.`,
+      );
     }
     if (job.run !== null && job.policy.timeoutMs > longestMs) {
       throw new UsageError(
@@ -272,7 +326,9 @@ function readJobs(jobs: readonly AnyJobDefinition[], budget: Budget, limits: Lim
 function readQueues(options: ClaimerOptions, definitions: ReadonlyMap<string, AnyJobDefinition>): readonly string[] {
   if (options.queues !== undefined) {
     if (!Array.isArray(options.queues) || options.queues.length === 0) {
-      throw new UsageError("PGCLAIM_INVALID_OPTION", `queues is ${show(options.queues)}; expected at least one name.`, { path: "queues" });
+      throw new UsageError("PGCLAIM_INVALID_OPTION", `queues is ${show(options.queues)}; expected at least one name.`, {
+        path: "queues",
+      });
     }
     return options.queues.map((queue: unknown, i) => queueName(queue, `queues[${i}]`));
   }
@@ -280,7 +336,9 @@ function readQueues(options: ClaimerOptions, definitions: ReadonlyMap<string, An
 }
 
 function readMaxTicks(value: unknown): number {
-  return value === "none" ? Number.POSITIVE_INFINITY : integer("createClaimer()", "maxTicks", value, 1, 1_000_000, ', or "none"');
+  return value === "none"
+    ? Number.POSITIVE_INFINITY
+    : integer("createClaimer()", "maxTicks", value, 1, 1_000_000, ', or "none"');
 }
 
 function readRetention(options: ClaimerOptions): number | null {

@@ -75,6 +75,8 @@ export interface HandlerContext<Payload> {
   readonly log: (message: string, facts?: Record<string, unknown>) => void;
 }
 
+/** An answer, or nothing, which means done. */
+// biome-ignore lint/suspicious/noConfusingVoidType: a handler that returns nothing is written without a return
 export type Handler<Payload> = (context: HandlerContext<Payload>) => Promise<Answer | void> | Answer | void;
 
 export interface JobSpec<S extends StandardSchema> {
@@ -137,7 +139,18 @@ export interface AnyJobDefinition {
 
 export type { Enqueued };
 
-const specKeys = ["kind", "payload", "timeout", "retry", "maxCrashes", "alone", "queue", "priority", "targetLatency", "run"];
+const specKeys = [
+  "kind",
+  "payload",
+  "timeout",
+  "retry",
+  "maxCrashes",
+  "alone",
+  "queue",
+  "priority",
+  "targetLatency",
+  "run",
+];
 const retryKeys = ["maxAttempts", "backoff", "minBackoff", "maxBackoff"];
 
 /**
@@ -148,12 +161,16 @@ const retryKeys = ["maxAttempts", "backoff", "minBackoff", "maxBackoff"];
 export function defineJob<S extends StandardSchema>(spec: JobSpec<S>): JobDefinition<S> {
   const kind = spec?.kind;
   if (typeof kind !== "string" || !/^[A-Za-z0-9._:-]{1,200}$/.test(kind)) {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `kind is ${show(kind)}; expected 1 to 200 letters, digits and . _ : -, for example "receipt.send".`, { path: "kind" });
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `kind is ${show(kind)}; expected 1 to 200 letters, digits and . _ : -, for example "receipt.send".`,
+      { path: "kind" },
+    );
   }
   const where = `job "${kind}"`;
   assertKnownKeys(spec, specKeys, where);
   const schema: unknown = spec.payload;
-  if (typeof schema !== "object" && typeof schema !== "function" || schema === null || !("~standard" in schema)) {
+  if ((typeof schema !== "object" && typeof schema !== "function") || schema === null || !("~standard" in schema)) {
     throw invalid(where, "payload", schema, "expected a Standard Schema, for example z.object({ ... }) of zod");
   }
   const retry = spec.retry ?? {};
@@ -165,12 +182,17 @@ export function defineJob<S extends StandardSchema>(spec: JobSpec<S>): JobDefini
   const minBackoffMs = parseDuration(retry.minBackoff ?? "5s", `${where}: retry.minBackoff`);
   const maxBackoffMs = parseDuration(retry.maxBackoff ?? "1h", `${where}: retry.maxBackoff`);
   if (maxBackoffMs < minBackoffMs) {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `${where}: retry.maxBackoff is ${maxBackoffMs} ms, below retry.minBackoff, ${minBackoffMs} ms.`);
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `${where}: retry.maxBackoff is ${maxBackoffMs} ms, below retry.minBackoff, ${minBackoffMs} ms.`,
+    );
   }
   const timeoutMs = parseDuration(spec.timeout ?? "15s", `${where}: timeout`);
   if (timeoutMs === 0) throw invalid(where, "timeout", spec.timeout, "expected more than 0");
-  if (spec.alone !== undefined && typeof spec.alone !== "boolean") throw invalid(where, "alone", spec.alone, "expected true or false");
-  if (spec.run !== undefined && typeof spec.run !== "function") throw invalid(where, "run", spec.run, "expected a function");
+  if (spec.alone !== undefined && typeof spec.alone !== "boolean")
+    throw invalid(where, "alone", spec.alone, "expected true or false");
+  if (spec.run !== undefined && typeof spec.run !== "function")
+    throw invalid(where, "run", spec.run, "expected a function");
   const policy: KindPolicy = {
     name: kind,
     queue: queueName(spec.queue ?? "default", `${where}: queue`),
@@ -193,13 +215,24 @@ function definition<S extends StandardSchema>(
   backoff: ((failures: number) => Duration) | null,
   run: Handler<OutputOf<S>> | null,
 ): JobDefinition<S> {
-  return { kind: policy.name, payload, policy, backoff, run, handle: (handler) => definition(payload, policy, backoff, handler) };
+  return {
+    kind: policy.name,
+    payload,
+    policy,
+    backoff,
+    run,
+    handle: (handler) => definition(payload, policy, backoff, handler),
+  };
 }
 
 /** Checks a queue's name: 1 to 100 letters, digits and `. _ : -`. Errors: PGCLAIM_INVALID_OPTION. */
 export function queueName(value: unknown, where: string): string {
   if (typeof value === "string" && /^[A-Za-z0-9._:-]{1,100}$/.test(value)) return value;
-  throw new UsageError("PGCLAIM_INVALID_OPTION", `${where} is ${show(value)}; expected 1 to 100 letters, digits and . _ : -.`, { path: where });
+  throw new UsageError(
+    "PGCLAIM_INVALID_OPTION",
+    `${where} is ${show(value)}; expected 1 to 100 letters, digits and . _ : -.`,
+    { path: where },
+  );
 }
 
 /** Refuses an option nobody knows, naming the nearest known one. Errors: PGCLAIM_INVALID_OPTION. */
@@ -207,7 +240,11 @@ export function assertKnownKeys(options: object, known: readonly string[], where
   for (const key of Object.keys(options)) {
     if (known.includes(key)) continue;
     const near = nearest(key, known);
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `${where}: unknown option "${key}"; ${near === null ? `known: ${known.join(", ")}` : `did you mean "${near}"?`}`, { path: key });
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `${where}: unknown option "${key}"; ${near === null ? `known: ${known.join(", ")}` : `did you mean "${near}"?`}`,
+      { path: key },
+    );
   }
 }
 
@@ -218,5 +255,7 @@ export function integer(where: string, option: string, value: unknown, min: numb
 }
 
 function invalid(where: string, option: string, value: unknown, expected: string): UsageError {
-  return new UsageError("PGCLAIM_INVALID_OPTION", `${where}: ${option} is ${show(value)}; ${expected}.`, { path: option });
+  return new UsageError("PGCLAIM_INVALID_OPTION", `${where}: ${option} is ${show(value)}; ${expected}.`, {
+    path: option,
+  });
 }

@@ -31,6 +31,7 @@ export function parseDuration(value: unknown, where: string): number {
 /** A value as an error message shows it: short, quoted, with its type. For options, never for payloads. */
 export function show(value: unknown): string {
   if (typeof value === "string") return `${JSON.stringify(value.slice(0, 60))} (string)`;
-  if (typeof value === "number" || typeof value === "boolean" || value === null || value === undefined) return String(value);
+  if (typeof value === "number" || typeof value === "boolean" || value === null || value === undefined)
+    return String(value);
   return Array.isArray(value) ? "an array" : `a ${typeof value}`;
 }

@@ -24,25 +24,42 @@ const years = { first: 1, last: 9_999 } as const;
  * Shape:  (definition, payload, when) -> JobRequest
  * Errors: PGCLAIM_INVALID_PAYLOAD with the path and never the value; PGCLAIM_INVALID_OPTION.
  */
-export async function jobRequest(job: AnyJobDefinition, payload: unknown, when: When = {}, root = "payload"): Promise<JobRequest> {
+export async function jobRequest(
+  job: AnyJobDefinition,
+  payload: unknown,
+  when: When = {},
+  root = "payload",
+): Promise<JobRequest> {
   // Before the schema: a schema may follow a cycle for ever.
   assertStorable(payload, root, job.kind);
   const result = await validate(job.payload, payload, root);
   if (!result.ok) {
-    throw new UsageError("PGCLAIM_INVALID_PAYLOAD", `job "${job.kind}": ${result.issue.path}: ${result.issue.message}`, { path: result.issue.path });
+    throw new UsageError(
+      "PGCLAIM_INVALID_PAYLOAD",
+      `job "${job.kind}": ${result.issue.path}: ${result.issue.message}`,
+      { path: result.issue.path },
+    );
   }
   return { kind: job.kind, payload: payload ?? null, ...due(job.kind, when) };
 }
 
 function due(kind: string, { runAt, delay }: When): { runAt?: string; delayMs?: number } {
   if (runAt !== undefined && delay !== undefined) {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `job "${kind}": runAt and delay are both set; expected one of them.`, { path: "delay" });
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `job "${kind}": runAt and delay are both set; expected one of them.`,
+      { path: "delay" },
+    );
   }
   if (delay !== undefined) return { delayMs: parseDuration(delay, `job "${kind}": delay`) };
   if (runAt === undefined) return {};
   const year = runAt instanceof Date ? runAt.getUTCFullYear() : Number.NaN;
   if (!(year >= years.first && year <= years.last)) {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `job "${kind}": runAt is ${runAt instanceof Date ? "no instant between the years 1 and 9999" : show(runAt)}; expected a Date.`, { path: "runAt" });
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `job "${kind}": runAt is ${runAt instanceof Date ? "no instant between the years 1 and 9999" : show(runAt)}; expected a Date.`,
+      { path: "runAt" },
+    );
   }
   return { runAt: runAt.toISOString() };
 }

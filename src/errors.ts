@@ -60,7 +60,9 @@ export const errorCodes = {
 } as const satisfies Record<string, CodeFacts>;
 
 export type ErrorCode = keyof typeof errorCodes;
-type CodeOf<F extends ErrorFamily> = { [C in ErrorCode]: (typeof errorCodes)[C]["family"] extends F ? C : never }[ErrorCode];
+type CodeOf<F extends ErrorFamily> = {
+  [C in ErrorCode]: (typeof errorCodes)[C]["family"] extends F ? C : never;
+}[ErrorCode];
 
 interface ErrorOptions {
   readonly cause?: unknown;
@@ -88,7 +90,6 @@ export class UsageError extends PgclaimError {
   readonly family = "usage";
   override readonly name = "UsageError";
   declare readonly code: CodeOf<"usage">;
-  // biome-ignore lint/complexity/noUselessConstructor: it narrows the codes to this family
   constructor(code: CodeOf<"usage">, message: string, options?: ErrorOptions) {
     super(code, message, options);
   }
@@ -99,7 +100,6 @@ export class DatabaseError extends PgclaimError {
   readonly family = "database";
   override readonly name = "DatabaseError";
   declare readonly code: CodeOf<"database">;
-  // biome-ignore lint/complexity/noUselessConstructor: it narrows the codes to this family
   constructor(code: CodeOf<"database">, message: string, options?: ErrorOptions) {
     super(code, message, options);
   }
@@ -110,7 +110,6 @@ export class JobError extends PgclaimError {
   readonly family = "job";
   override readonly name = "JobError";
   declare readonly code: CodeOf<"job">;
-  // biome-ignore lint/complexity/noUselessConstructor: it narrows the codes to this family
   constructor(code: CodeOf<"job">, message: string, options?: ErrorOptions) {
     super(code, message, options);
   }
@@ -154,7 +153,9 @@ export function constraintOf(error: unknown): string | null {
  */
 export function isSessionOver(error: unknown): boolean {
   const state = sqlStateOf(error);
-  return state === null || state.startsWith("08") || /^57P0[1-5]$/.test(state) || state === "25P03" || state === "25P04";
+  return (
+    state === null || state.startsWith("08") || /^57P0[1-5]$/.test(state) || state === "25P03" || state === "25P04"
+  );
 }
 
 /** Whether a finish that failed so may succeed when repeated as it stands (protocol rule 14). */
@@ -193,24 +194,56 @@ export function databaseError(thrown: unknown, during: string): UsageError | Dat
     case sqlStates.undefinedTable:
     case sqlStates.undefinedFunction:
     case sqlStates.invalidSchema:
-      return new UsageError("PGCLAIM_SCHEMA_MISSING", `The pgclaim schema is missing or too old (${said}). Run: npm run migrate.`, cause);
+      return new UsageError(
+        "PGCLAIM_SCHEMA_MISSING",
+        `The pgclaim schema is missing or too old (${said}). Run: npm run migrate.`,
+        cause,
+      );
     case sqlStates.insufficientPrivilege:
-      return new UsageError("PGCLAIM_PERMISSION_DENIED", `The database role may not do this while ${during} (${said}). See: select pgclaim.grant_v1('run', 'your_role').`, cause);
+      return new UsageError(
+        "PGCLAIM_PERMISSION_DENIED",
+        `The database role may not do this while ${during} (${said}). See: select pgclaim.grant_v1('run', 'your_role').`,
+        cause,
+      );
     case sqlStates.wrongIsolation:
-      return new UsageError("PGCLAIM_WRONG_ISOLATION", `${said} This is a fault of the transport: it must name READ COMMITTED READ WRITE.`, cause);
+      return new UsageError(
+        "PGCLAIM_WRONG_ISOLATION",
+        `${said} This is a fault of the transport: it must name READ COMMITTED READ WRITE.`,
+        cause,
+      );
     case sqlStates.invalidPassword:
     case sqlStates.invalidAuthorization:
-      return new DatabaseError("PGCLAIM_AUTHENTICATION_FAILED", `The database refused the credentials while ${during} (${said}). Check DATABASE_URL.`, cause);
+      return new DatabaseError(
+        "PGCLAIM_AUTHENTICATION_FAILED",
+        `The database refused the credentials while ${during} (${said}). Check DATABASE_URL.`,
+        cause,
+      );
     case sqlStates.protocolViolation:
-      return new DatabaseError("PGCLAIM_AUTHENTICATION_FAILED", `The database speaks another way of authentication (${said}). For SCRAM set pipelineConnect to false (PGCLAIM_PIPELINE_CONNECT=false).`, cause);
+      return new DatabaseError(
+        "PGCLAIM_AUTHENTICATION_FAILED",
+        `The database speaks another way of authentication (${said}). For SCRAM set pipelineConnect to false (PGCLAIM_PIPELINE_CONNECT=false).`,
+        cause,
+      );
     case sqlStates.outOfSharedMemory:
-      return new DatabaseError("PGCLAIM_LOCKS_EXHAUSTED", `The server's lock table is full while ${during} (${said}). Lower batch, or raise max_locks_per_transaction.`, cause);
+      return new DatabaseError(
+        "PGCLAIM_LOCKS_EXHAUSTED",
+        `The server's lock table is full while ${during} (${said}). Lower batch, or raise max_locks_per_transaction.`,
+        cause,
+      );
     case sqlStates.foreignTransaction:
       return new DatabaseError("PGCLAIM_TX_FOREIGN", `${said} Its jobs are rolled back and will run again.`, cause);
     default:
-      if (state !== null && state.startsWith("40")) {
-        return new DatabaseError("PGCLAIM_SERIALIZATION", `The database could not order this transaction among others while ${during} (${said}). Try again.`, cause);
+      if (state?.startsWith("40")) {
+        return new DatabaseError(
+          "PGCLAIM_SERIALIZATION",
+          `The database could not order this transaction among others while ${during} (${said}). Try again.`,
+          cause,
+        );
       }
-      return new DatabaseError(isSessionOver(thrown) ? "PGCLAIM_TX_LOST" : "PGCLAIM_QUERY_FAILED", `The database failed while ${during} (${said}).`, cause);
+      return new DatabaseError(
+        isSessionOver(thrown) ? "PGCLAIM_TX_LOST" : "PGCLAIM_QUERY_FAILED",
+        `The database failed while ${during} (${said}).`,
+        cause,
+      );
   }
 }

@@ -1,8 +1,7 @@
 // The verbs the engine may ask of Postgres. An interface; postgres.ts speaks the SQL behind it.
 // "One-shot" is a single short transaction beside the session; "session" is the claiming connection.
 
-import type { QueryResult } from "./define.ts";
-import type { KindPolicy } from "./define.ts";
+import type { KindPolicy, QueryResult } from "./define.ts";
 import type {
   Claim,
   Grant,

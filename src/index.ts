@@ -24,7 +24,15 @@ export {
   type Tx,
 } from "./define.ts";
 export type { Duration } from "./duration.ts";
-export { DatabaseError, type ErrorCode, type ErrorFamily, errorCodes, JobError, PgclaimError, UsageError } from "./errors.ts";
+export {
+  DatabaseError,
+  type ErrorCode,
+  type ErrorFamily,
+  errorCodes,
+  JobError,
+  PgclaimError,
+  UsageError,
+} from "./errors.ts";
 export type { CallerClient } from "./gateway.ts";
 export type { LimitOptions } from "./limits.ts";
 export type {

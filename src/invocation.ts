@@ -8,7 +8,7 @@ import { enterTick, isQuarantineRunning } from "./latch.ts";
 import { busyRetryBaseMs, counts, type Limits } from "./limits.ts";
 import type { InvocationReport, ReportedError, TickReport, Trigger } from "./model.ts";
 import { type InvocationNotes, invocationLine, invocationReport, type Log, reportedError } from "./report.ts";
-import { tick, type TickContext } from "./tick.ts";
+import { type TickContext, tick } from "./tick.ts";
 
 export interface InvocationOptions {
   readonly gateway: Gateway;
@@ -28,7 +28,11 @@ export interface InvocationOptions {
 type Ended = InvocationReport["ended"];
 
 /** Runs one invocation of at most `budgetMs`. Rejects for a UsageError of the caller's making only. */
-export async function invoke(options: InvocationOptions, trigger: Trigger, budgetMs: number): Promise<InvocationReport> {
+export async function invoke(
+  options: InvocationOptions,
+  trigger: Trigger,
+  budgetMs: number,
+): Promise<InvocationReport> {
   const { clock, log } = options;
   const startedAt = clock.now();
   const notes: InvocationNotes = {
@@ -85,7 +89,11 @@ async function wake(options: InvocationOptions, notes: InvocationNotes): Promise
     answer = await gateway.wake({ digest, queues, historyMs });
   } catch (error) {
     // Wake can never be what stops the work. If the database is alive, ask it directly: claim.
-    if (!(error instanceof PgclaimError) || (error.code !== "PGCLAIM_QUERY_FAILED" && error.code !== "PGCLAIM_LOCKS_EXHAUSTED")) throw error;
+    if (
+      !(error instanceof PgclaimError) ||
+      (error.code !== "PGCLAIM_QUERY_FAILED" && error.code !== "PGCLAIM_LOCKS_EXHAUSTED")
+    )
+      throw error;
     notes.faults = [{ step: "wake", sqlstate: error.code }];
   }
   let revision = answer?.revision ?? null;
@@ -178,7 +186,10 @@ class Invocation {
   }
 
   /** One tick, or why there is none. */
-  async #tick(plan: { readonly quarantined: boolean; readonly until: number }): Promise<TickReport | "busy" | "budget"> {
+  async #tick(plan: {
+    readonly quarantined: boolean;
+    readonly until: number;
+  }): Promise<TickReport | "busy" | "budget"> {
     const { batch } = this.#options;
     for (;;) {
       const handled = this.#handled();
@@ -200,7 +211,8 @@ class Invocation {
         });
         this.#notes.ticks.push(report);
         // A pipelined connect fails at the first query. Nothing was fenced, so it is simply done again, once.
-        const again = report.fate === "refused" && session.lost.aborted && report.error?.code !== "PGCLAIM_AUTHENTICATION_FAILED";
+        const again =
+          report.fate === "refused" && session.lost.aborted && report.error?.code !== "PGCLAIM_AUTHENTICATION_FAILED";
         if (!again || this.#opened >= 2 || this.#notes.ticks.length > 1) return report;
         await this.#pauseBeforeConnect();
       } finally {

@@ -59,7 +59,12 @@ export type Outcome =
   | { readonly type: "done"; readonly enqueue: readonly JobRequest[] }
   | { readonly type: "failed"; readonly error: string; readonly code: string; readonly inMs: number | null }
   | { readonly type: "dead"; readonly error: string }
-  | { readonly type: "snoozed"; readonly inMs: number | null; readonly at: string | null; readonly enqueue: readonly JobRequest[] }
+  | {
+      readonly type: "snoozed";
+      readonly inMs: number | null;
+      readonly at: string | null;
+      readonly enqueue: readonly JobRequest[];
+    }
   | { readonly type: "released"; readonly why: "budget" | "burned" };
 
 /** Where a job stands. `running` is derived from the lock table, the row never says it. */

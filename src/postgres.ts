@@ -4,7 +4,15 @@
 import { type Clock, timedOut, within } from "./clock.ts";
 import { type Database, literal, type PgClient } from "./database.ts";
 import type { QueryResult } from "./define.ts";
-import { DatabaseError, databaseError, describeError, isSessionOver, sqlStateOf, toError, UsageError } from "./errors.ts";
+import {
+  DatabaseError,
+  databaseError,
+  describeError,
+  isSessionOver,
+  sqlStateOf,
+  toError,
+  UsageError,
+} from "./errors.ts";
 import type {
   CallerClient,
   ClaimAnswer,
@@ -34,7 +42,10 @@ type Row = Record<string, unknown>;
 export function postgresGateway(options: PostgresOptions): Gateway {
   const { database, limits } = options;
   if (!/^[a-z_][a-z0-9_]{0,39}$/.test(options.schema)) {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", "schema: expected a plain lower-case name of at most 40 letters, digits and _.");
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      "schema: expected a plain lower-case name of at most 40 letters, digits and _.",
+    );
   }
   const fn = (name: string) => `${options.schema}.${name}`;
 
@@ -110,7 +121,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
 
     async cancelQuery(request): Promise<boolean> {
       const [row] = await call(`select ${fn("cancel_query_v1")}($1::jsonb) as sent`, request, "cancelling a query");
-      return row?.["sent"] === true;
+      return row?.sent === true;
     },
 
     async enqueue(requests, client): Promise<EnqueueAnswer> {
@@ -120,13 +131,13 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         client === undefined
           ? await call(statement, argument, "enqueueing")
           : await enqueueOn(client, statement, JSON.stringify(argument));
-      const refused = rows.find((row) => row["type"] !== "enqueued");
+      const refused = rows.find((row) => row.type !== "enqueued");
       if (refused !== undefined) {
         return {
           type: "refused",
           i: integer(refused, "i"),
           reason: text(refused, "type"),
-          detail: String(refused["detail"] ?? ""),
+          detail: String(refused.detail ?? ""),
         };
       }
       return { type: "enqueued", ids: rows.map((row) => text(row, "job_id")) };
@@ -134,7 +145,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
 
     async job(id: JobId): Promise<JobView | null> {
       const [row] = await call(`select ${fn("job_v1")}($1::bigint) as job`, id, "reading a job");
-      return row?.["job"] == null ? null : (json(row, "job") as JobView);
+      return row?.job == null ? null : (json(row, "job") as JobView);
     },
 
     async retry(id: JobId): Promise<OperatorAnswer> {
@@ -207,7 +218,11 @@ class PostgresSession implements Session {
       this.#hardClose();
       if (error instanceof DatabaseError && error.code === "PGCLAIM_CONNECT_FAILED") throw error;
       throw sqlStateOf(error) === null
-        ? new DatabaseError("PGCLAIM_CONNECT_FAILED", `Cannot reach the database (${describeError(error)}). Is DATABASE_URL right, and the database up?`, { cause: error })
+        ? new DatabaseError(
+            "PGCLAIM_CONNECT_FAILED",
+            `Cannot reach the database (${describeError(error)}). Is DATABASE_URL right, and the database up?`,
+            { cause: error },
+          )
         : databaseError(error, "connecting");
     }
   }
@@ -315,7 +330,7 @@ class PostgresSession implements Session {
       jobId: text(row, "job_id"),
       state: text(row, "state") as FinishRow["state"],
       dueAt: instant(row, "run_at"),
-      error: row["error"] === null ? null : text(row, "error"),
+      error: row.error === null ? null : text(row, "error"),
     }));
   }
 
@@ -382,7 +397,10 @@ class PostgresSession implements Session {
     this.roundTrips++;
     const answer = await this.#watch(this.#race(this.#client.query(statements.join(";\n")), limitMs));
     if (answer === timedOut) {
-      const error = new DatabaseError("PGCLAIM_NO_ANSWER", `The database did not answer within ${Math.round(limitMs)} ms while ${during}.`);
+      const error = new DatabaseError(
+        "PGCLAIM_NO_ANSWER",
+        `The database did not answer within ${Math.round(limitMs)} ms while ${during}.`,
+      );
       this.#lose(error);
       throw error;
     }
@@ -431,7 +449,11 @@ interface QueryClass {
  */
 function extendedQuery(client: PgClient): QueryClass {
   const Base = (client.constructor as unknown as { Query?: QueryClass }).Query;
-  if (Base === undefined) throw new UsageError("PGCLAIM_INVALID_OPTION", "database.open() answered a client without a Query class; expected a Client of pg or @neondatabase/serverless.");
+  if (Base === undefined)
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      "database.open() answered a client without a Query class; expected a Client of pg or @neondatabase/serverless.",
+    );
   return class extends Base {
     requiresPreparation(): boolean {
       return true;
@@ -444,9 +466,9 @@ function readClaim(rows: readonly Row[]): Omit<ClaimAnswer, "backendPid"> {
   const skips: Skip[] = [];
   const skipped: Partial<Record<SkipReason, number>> = {};
   for (const row of rows) {
-    if (row["skip"] === null) {
+    if (row.skip === null) {
       claims.push({ jobId: text(row, "job_id"), attempt: integer(row, "attempt"), kind: text(row, "kind") });
-    } else if (row["job_id"] === null) {
+    } else if (row.job_id === null) {
       skipped[text(row, "skip") as SkipReason] = integer(row, "skipped");
     } else {
       skips.push({ jobId: text(row, "job_id"), kind: text(row, "kind"), reason: text(row, "skip") as SkipReason });
@@ -489,5 +511,9 @@ function json(row: Row | undefined, column: string): unknown {
 }
 
 function unexpected(column: string, expected: string, value: unknown): DatabaseError {
-  return new DatabaseError("PGCLAIM_QUERY_FAILED", `The database answered ${value === undefined ? "no" : `a ${typeof value} as`} ${column}; expected ${expected}. Run: npm run migrate.`, { cause: toError(value) });
+  return new DatabaseError(
+    "PGCLAIM_QUERY_FAILED",
+    `The database answered ${value === undefined ? "no" : `a ${typeof value} as`} ${column}; expected ${expected}. Run: npm run migrate.`,
+    { cause: toError(value) },
+  );
 }

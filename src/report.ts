@@ -122,7 +122,8 @@ function jobResult(claim: Claim, notes: TickNotes, fate: TickFate): JobResult {
 function codeOf(outcome: Outcome, row: FinishRow): { code?: string } {
   if (outcome.type === "failed") return { code: outcome.code };
   // A handler that ended done and whose enqueue was refused by finish.
-  if (outcome.type === "done" || outcome.type === "snoozed") return row.error === null ? {} : { code: "PGCLAIM_TURN_FAILED" };
+  if (outcome.type === "done" || outcome.type === "snoozed")
+    return row.error === null ? {} : { code: "PGCLAIM_TURN_FAILED" };
   return {};
 }
 
@@ -168,7 +169,8 @@ export function invocationReport(
   const sum = (of: (tick: TickReport) => number) => ticks.reduce((total, tick) => total + of(tick), 0);
   const skipped: Partial<Record<SkipReason, number>> = {};
   for (const tick of ticks) {
-    for (const [reason, n] of Object.entries(tick.skipped) as [SkipReason, number][]) skipped[reason] = (skipped[reason] ?? 0) + n;
+    for (const [reason, n] of Object.entries(tick.skipped) as [SkipReason, number][])
+      skipped[reason] = (skipped[reason] ?? 0) + n;
   }
   return {
     invocationId: notes.invocationId,
@@ -199,7 +201,8 @@ export function invocationReport(
 /** The one line an invocation leaves in the log. */
 export function invocationLine(report: InvocationReport): LogEntry {
   const { ticks, faults, ...facts } = report;
-  const level = report.error !== undefined ? "error" : report.dead > 0 || faults.length > 0 || report.crashed > 0 ? "warn" : "info";
+  const level =
+    report.error !== undefined ? "error" : report.dead > 0 || faults.length > 0 || report.crashed > 0 ? "warn" : "info";
   return {
     level,
     event: "pgclaim.invocation",

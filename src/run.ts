@@ -77,7 +77,9 @@ class TickRun {
     });
     this.#all = request.grants.map((grant) => new Runner(grant, this, request));
     this.#pending = [...this.#all];
-    this.#cancelHardStop = request.clock.timer(Math.max(0, request.hardAt - request.clock.now()), () => this.#stopAll("budget"));
+    this.#cancelHardStop = request.clock.timer(Math.max(0, request.hardAt - request.clock.now()), () =>
+      this.#stopAll("budget"),
+    );
     request.session.lost.addEventListener("abort", this.#onLost, { once: true });
     if (request.session.lost.aborted) this.#stopAll("lost");
     else this.#advance();
@@ -163,7 +165,9 @@ class TickRun {
           runner.outcome = { ...outcome, enqueue: [] };
         } catch (error) {
           if (session.lost.aborted) throw error;
-          runner.outcome = runner.failed(new JobError("PGCLAIM_TURN_FAILED", `The turn could not end: ${describeError(error)}`, { cause: error }));
+          runner.outcome = runner.failed(
+            new JobError("PGCLAIM_TURN_FAILED", `The turn could not end: ${describeError(error)}`, { cause: error }),
+          );
           await session.failTurn({ next: nextMs });
         }
       } else {
@@ -227,7 +231,11 @@ class Runner {
   readonly #definition: AnyJobDefinition;
   readonly #abort = new AbortController();
   readonly #enqueued: JobRequest[] = [];
-  #turn: { readonly promise: Promise<void>; readonly resolve: () => void; readonly reject: (error: unknown) => void } | null = null;
+  #turn: {
+    readonly promise: Promise<void>;
+    readonly resolve: () => void;
+    readonly reject: (error: unknown) => void;
+  } | null = null;
   #usedTx = false;
   #closed: Error | null = null;
   #inFlight = 0;
@@ -300,9 +308,16 @@ class Runner {
     const keeps = outcome.type === "done" || outcome.type === "snoozed";
     this.outcome =
       keeps && this.#awaitingTurn > 0
-        ? this.failed(new JobError("PGCLAIM_TX_CLOSED", `job "${this.grant.kind}": the handler ended while a tx.query() still waited for its turn; await it.`))
+        ? this.failed(
+            new JobError(
+              "PGCLAIM_TX_CLOSED",
+              `job "${this.grant.kind}": the handler ended while a tx.query() still waited for its turn; await it.`,
+            ),
+          )
         : outcome;
-    this.#close(new JobError("PGCLAIM_TX_CLOSED", `job "${this.grant.kind}": the handler has ended, and its tx with it.`));
+    this.#close(
+      new JobError("PGCLAIM_TX_CLOSED", `job "${this.grant.kind}": the handler has ended, and its tx with it.`),
+    );
     this.#run.hasEnded(this);
   }
 
@@ -323,7 +338,10 @@ class Runner {
   #customBackoffMs(): number | null {
     if (this.#definition.backoff === null) return null;
     try {
-      return parseDuration(this.#definition.backoff(this.grant.failures + 1), `job "${this.grant.kind}": retry.backoff()`);
+      return parseDuration(
+        this.#definition.backoff(this.grant.failures + 1),
+        `job "${this.grant.kind}": retry.backoff()`,
+      );
     } catch (error) {
       // Recording a failure can never fail: the database doubles from minBackoff instead.
       this.#request.log(this.grant, "retry.backoff() threw, minBackoff is used", { error: describeError(error) });
@@ -368,7 +386,11 @@ class Runner {
     const { grant } = this;
     const result = await validate(this.#definition.payload, JSON.parse(grant.payload), "payload");
     if (result.ok) return result.value;
-    throw new JobError("PGCLAIM_STORED_PAYLOAD_INVALID", `job "${grant.kind}": ${result.issue.path}: ${result.issue.message}`, { path: result.issue.path });
+    throw new JobError(
+      "PGCLAIM_STORED_PAYLOAD_INVALID",
+      `job "${grant.kind}": ${result.issue.path}: ${result.issue.message}`,
+      { path: result.issue.path },
+    );
   }
 
   #outcomeOf(answer: Answer | null): Outcome {
@@ -380,7 +402,12 @@ class Runner {
       case "snooze":
         return { type: "snoozed", inMs: answer.ms, at: answer.at, enqueue };
       case "retryIn":
-        return { type: "failed", code: "PGCLAIM_HANDLER_THREW", error: "The handler answered retryIn().", inMs: answer.ms };
+        return {
+          type: "failed",
+          code: "PGCLAIM_HANDLER_THREW",
+          error: "The handler answered retryIn().",
+          inMs: answer.ms,
+        };
       case "deadLetter":
         return { type: "dead", error: storableText(answer.reason) };
       default:
@@ -392,7 +419,10 @@ class Runner {
     this.#assertOpen();
     const command = transactionControl(text);
     if (command !== null) {
-      throw new JobError("PGCLAIM_TX_CONTROL", `job "${this.grant.kind}": tx.query() got ${command}; the transaction belongs to the tick and commits when its handlers have ended. To undo this handler's effects, throw.`);
+      throw new JobError(
+        "PGCLAIM_TX_CONTROL",
+        `job "${this.grant.kind}": tx.query() got ${command}; the transaction belongs to the tick and commits when its handlers have ended. To undo this handler's effects, throw.`,
+      );
     }
     if (!this.#usedTx) {
       this.#awaitingTurn++;
@@ -452,7 +482,11 @@ function stopError(reason: StopReason, timeoutMs: number, session: Session): Err
     case "budget":
       return new JobError("PGCLAIM_HANDLER_ABORTED", "The invocation's budget ended; the job is handed back.");
     case "lost":
-      return new JobError("PGCLAIM_HANDLER_ABORTED", "The session is gone; this tick's effects are rolled back and the job will run again.", { cause: session.lost.reason });
+      return new JobError(
+        "PGCLAIM_HANDLER_ABORTED",
+        "The session is gone; this tick's effects are rolled back and the job will run again.",
+        { cause: session.lost.reason },
+      );
     default:
       return reason satisfies never;
   }

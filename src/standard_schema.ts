@@ -10,9 +10,7 @@ export interface StandardSchema<Input = unknown, Output = Input> {
   };
 }
 
-type Result<Output> =
-  | { readonly value: Output; readonly issues?: undefined }
-  | { readonly issues: readonly Issue[] };
+type Result<Output> = { readonly value: Output; readonly issues?: undefined } | { readonly issues: readonly Issue[] };
 
 interface Issue {
   readonly message: string;
@@ -40,6 +38,9 @@ export async function validate<S extends StandardSchema>(
   if (result.issues === undefined) return { ok: true, value: result.value as OutputOf<S> };
   const [issue] = result.issues;
   const steps = (issue?.path ?? []).map((step) => (typeof step === "object" ? step.key : step));
-  const path = steps.reduce<string>((at, step) => at + (typeof step === "number" ? `[${step}]` : `.${String(step)}`), root);
+  const path = steps.reduce<string>(
+    (at, step) => at + (typeof step === "number" ? `[${step}]` : `.${String(step)}`),
+    root,
+  );
   return { ok: false, issue: { path, message: issue?.message ?? "the value does not fit the schema" } };
 }

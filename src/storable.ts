@@ -22,7 +22,11 @@ export function assertStorable(value: unknown, path: string, job: string): void 
       new UsageError("PGCLAIM_INVALID_PAYLOAD", `job "${job}": ${at}: ${what}; ${todo}`, { path: at });
     switch (typeof node) {
       case "string":
-        if (isUnsafe(node)) throw refuse("the text has a NUL character or half of a surrogate pair, which Postgres cannot store", "remove or encode it.");
+        if (isUnsafe(node))
+          throw refuse(
+            "the text has a NUL character or half of a surrogate pair, which Postgres cannot store",
+            "remove or encode it.",
+          );
         return;
       case "number":
         if (!Number.isFinite(node)) throw refuse(`${node} is no JSON number`, "expected a finite number.");
@@ -34,13 +38,17 @@ export function assertStorable(value: unknown, path: string, job: string): void 
       case "undefined":
       case "function":
       case "symbol":
-        throw refuse(`${typeof node} is no JSON value`, "expected text, a number, true, false, null, an array or an object.");
+        throw refuse(
+          `${typeof node} is no JSON value`,
+          "expected text, a number, true, false, null, an array or an object.",
+        );
       case "object":
         break;
     }
     if (node === null) return;
     if (above.includes(node)) throw refuse("the value contains itself", "send a tree.");
-    if (above.length >= maxPayloadDepth) throw refuse(`nested deeper than ${maxPayloadDepth} levels`, "send a flatter value.");
+    if (above.length >= maxPayloadDepth)
+      throw refuse(`nested deeper than ${maxPayloadDepth} levels`, "send a flatter value.");
     const inside = [...above, node];
     if (Array.isArray(node)) {
       for (let i = 0; i < node.length; i++) walk(node[i], `${at}[${i}]`, inside);

@@ -2,8 +2,7 @@
 
 import type { Clock } from "./clock.ts";
 import type { AnyJobDefinition } from "./define.ts";
-import { PgclaimError } from "./errors.ts";
-import { databaseError, isTransient } from "./errors.ts";
+import { databaseError, isTransient, PgclaimError } from "./errors.ts";
 import { fence } from "./fence.ts";
 import { finish, finishJobs, settle } from "./finish.ts";
 import type { Gateway, Session } from "./gateway.ts";
@@ -84,7 +83,12 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
 
   // fence
   const fencedAt = clock.now();
-  const fenced = await fence(gateway, { tickId: plan.tickId, quarantined: plan.quarantined, claims, housekeep: plan.housekeep });
+  const fenced = await fence(gateway, {
+    tickId: plan.tickId,
+    quarantined: plan.quarantined,
+    claims,
+    housekeep: plan.housekeep,
+  });
   notes.oneShots += fenced.asked;
   notes.fenceMs = Math.round(clock.now() - fencedAt);
 
@@ -101,7 +105,9 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
     for (const handler of result.unsettled) trackUnsettled(handler);
   } else {
     // Nobody knows which numbers are on record, so all of them are burned.
-    notes.outcomes = new Map(claims.map((claim) => [claim.jobId, { type: "released", why: "burned" } satisfies Outcome]));
+    notes.outcomes = new Map(
+      claims.map((claim) => [claim.jobId, { type: "released", why: "burned" } satisfies Outcome]),
+    );
   }
   notes.handlersMs = Math.round(clock.now() - ranAt);
 
@@ -174,7 +180,16 @@ function runGranted(context: TickContext, plan: TickPlan, grants: readonly Grant
       gateway.cancelQuery({ pid, kind: job.kind, jobId: job.jobId }).catch(() => {});
     },
     log: (job, message, facts) =>
-      log({ level: "info", event: "pgclaim.job", message, jobId: job.jobId, kind: job.kind, attempt: job.attempt, invocationId, ...facts }),
+      log({
+        level: "info",
+        event: "pgclaim.job",
+        message,
+        jobId: job.jobId,
+        kind: job.kind,
+        attempt: job.attempt,
+        invocationId,
+        ...facts,
+      }),
   });
 }
 

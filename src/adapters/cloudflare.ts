@@ -103,18 +103,14 @@ interface Deployment<Env extends object> {
   readonly log: Log;
 }
 
-function deploy<Env extends object>(
-  { app: addRoutes, requestLog: log = consoleLog, ...options }: WorkerOptions<Env>,
-  env: Env,
-): Deployment<Env> {
+function deploy<Env extends object>({ app: addRoutes, ...options }: WorkerOptions<Env>, env: Env): Deployment<Env> {
   const claimer = lazyClaimer(options, env, secretCommand);
-  const budget = options.budget?.http;
+  const log = options.log ?? consoleLog;
   const app = createApp<Env>({
     claimer,
     secrets: secretsOf(env),
     log,
     secretCommand,
-    ...(budget === undefined ? {} : { budget }),
   });
   addRoutes?.(app, { env, claimer });
   return { app, claimer, log };

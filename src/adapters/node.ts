@@ -35,7 +35,12 @@ export function pgDatabase(connectionString: string): Database {
 }
 
 /** BEGIN, the call and COMMIT in one message, the argument as a literal. */
-async function ask(client: pg.Client, text: string, argument: string, limitMs: number): Promise<Record<string, unknown>[]> {
+async function ask(
+  client: pg.Client,
+  text: string,
+  argument: string,
+  limitMs: number,
+): Promise<Record<string, unknown>[]> {
   await client.connect();
   const message = [
     "begin isolation level read committed read write",

@@ -21,7 +21,10 @@ export type HandlerOptions = DeploymentOptions & {
    */
   readonly maxDuration?: Duration;
   /** Adds routes of your own beside the API's. They are open unless they check for themselves. */
-  readonly app?: (app: Hono<{ Bindings: object }>, tools: { readonly env: VercelEnvironment; readonly claimer: () => Claimer }) => void;
+  readonly app?: (
+    app: Hono<{ Bindings: object }>,
+    tools: { readonly env: VercelEnvironment; readonly claimer: () => Claimer },
+  ) => void;
 };
 
 export type WebHandler = (request: Request) => Promise<Response>;
@@ -62,11 +65,14 @@ export function createHandler(
   return { GET: handle, POST: handle, fetch: handle };
 }
 
-function deploy({ app: addRoutes, requestLog, maxDuration, ...options }: HandlerOptions, env: VercelEnvironment): Hono<{ Bindings: object }> {
+function deploy(
+  { app: addRoutes, maxDuration, ...options }: HandlerOptions,
+  env: VercelEnvironment,
+): Hono<{ Bindings: object }> {
   const budget = budgetWithin(maxDuration ?? "300s", options.budget);
   const claimer = lazyClaimer({ ...options, budget }, env, secretCommand);
-  const log = requestLog ?? consoleLog;
-  const app = createApp({ claimer, secrets: secretsOf(env), budget: budget.http, log, secretCommand });
+  const log = options.log ?? consoleLog;
+  const app = createApp({ claimer, secrets: secretsOf(env), log, secretCommand });
   addRoutes?.(app, { env, claimer });
   return app;
 }

@@ -6,7 +6,6 @@ import { HTTPException } from "hono/http-exception";
 import { routePath } from "hono/route";
 import type { Claimer } from "../claimer.ts";
 import { assertKnownKeys } from "../define.ts";
-import { type Duration, parseDuration } from "../duration.ts";
 import { toError, UsageError } from "../errors.ts";
 import type { Enqueued, InvocationReport, JobId, OperatorAnswer, Trigger } from "../model.ts";
 import { consoleLog, type Log } from "../report.ts";
@@ -20,24 +19,13 @@ import {
   parseTrigger,
   readJson,
 } from "./requests.ts";
-import {
-  answerError,
-  answerFailedInvocation,
-  consoleLog,
-  deploymentFault,
-  Refusal,
-  type Log,
-  safeHeaders,
-} from "./respond.ts";
+import { answerError, answerFailedInvocation, deploymentFault, Refusal, safeHeaders } from "./respond.ts";
 
 export type { Scope, Secrets } from "./auth.ts";
 export { secretNames } from "./auth.ts";
 export type { ErrorBody } from "./respond.ts";
 
-/** What `POST /api/trigger` may ask for at most: a Worker that lost its caller has 30 s. */
-const defaultBudget: Duration = "25s";
-
-const optionKeys = ["claimer", "secrets", "budget", "maxBodyBytes", "log", "secretCommand"];
+const optionKeys = ["claimer", "secrets", "maxBodyBytes", "log", "secretCommand"];
 
 export interface AppOptions<Bindings extends object = object> {
   /**
@@ -47,8 +35,6 @@ export interface AppOptions<Bindings extends object = object> {
   readonly claimer: (env: Bindings) => Claimer | Promise<Claimer>;
   /** The secret of each scope, or where the environment has them. A scope without a secret stays closed (503). */
   readonly secrets: Secrets | ((env: Bindings) => Secrets);
-  /** The longest `budget` that `POST /api/trigger` may ask for; more is cut to it. Default `"25s"`. */
-  readonly budget?: Duration;
   /** Bytes of a request body, counted while reading; more is answered 413. Default 1,500,000. */
   readonly maxBodyBytes?: number;
   /** Gets one line for each answer of 500 and above. Default: JSON to the console. */
@@ -61,6 +47,8 @@ export interface AppOptions<Bindings extends object = object> {
  * The API: `POST /api/trigger`, `GET /api/cron`, `POST /api/jobs`, `GET /api/jobs/{id}`, `POST /api/jobs/{id}/retry`,
  * `POST /api/jobs/{id}/discard`, `GET /healthz`.
  *
+ * A `budget` in the body of `POST /api/trigger` is cut to the claimer's `budget.http`.
+ *
  * Every error is `{ error: { code, message, path? } }`. There is no CORS: this API is for servers. Mounted inside another
  * app, that app answers the addresses which are not listed here.
  *
@@ -70,7 +58,6 @@ export function createApp<Bindings extends object = object>(
   options: AppOptions<Bindings>,
 ): Hono<{ Bindings: Bindings }> {
   assertKnownKeys(options, optionKeys, "createApp()");
-  const maxBudgetMs = parseDuration(options.budget ?? defaultBudget, "budget");
   const { log = consoleLog, maxBodyBytes = defaultMaxBodyBytes } = options;
   const body = (request: Request) => readJson(request, maxBodyBytes);
   const app = new Hono<{ Bindings: Bindings }>();
@@ -151,7 +138,7 @@ export function createApp<Bindings extends object = object>(
 
   async function invoke(claimer: Claimer, trigger: Trigger, budgetMs?: number): Promise<Response> {
     // Not given: the request's signal. Work in a transaction is finished when its caller has gone.
-    const budget = budgetMs === undefined ? {} : { budget: `${Math.min(budgetMs, maxBudgetMs)}ms` as const };
+    const budget = budgetMs === undefined ? {} : { budget: `${Math.min(budgetMs, claimer.httpBudgetMs)}ms` as const };
     const report: InvocationReport = await claimer.invoke(trigger, budget);
     return report.ended === "error" ? answerFailedInvocation(report) : Response.json(report);
   }

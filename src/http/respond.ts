@@ -60,7 +60,9 @@ export function answerError(thrown: unknown, context: ErrorContext): Response {
 /** The answer to an invocation that ended in an error: the error's shape, with the report beside it. */
 export function answerFailedInvocation(report: InvocationReport): Response {
   const error = reportedError(report.error);
-  const ticks = report.ticks.map((tick) => (tick.error === undefined ? tick : { ...tick, error: reportedError(tick.error) }));
+  const ticks = report.ticks.map((tick) =>
+    tick.error === undefined ? tick : { ...tick, error: reportedError(tick.error) },
+  );
   const retryable = isErrorCode(error.code) && errorCodes[error.code].retryable;
   const headers = { ...safeHeaders, ...(retryable ? retryHeaders : {}) };
   return Response.json({ error, report: { ...report, ticks, error } }, { status: 503, headers });
@@ -68,7 +70,9 @@ export function answerFailedInvocation(report: InvocationReport): Response {
 
 /** What a report says went wrong, as it may leave this deployment. Its log line has it in full. */
 function reportedError({ code, message }: ReportedError = { code: "PGCLAIM_INTERNAL", message: "" }): ReportedError {
-  return code === "PGCLAIM_INTERNAL" ? { code, message: unexpected } : { code, message: withoutConnectionStrings(message) };
+  return code === "PGCLAIM_INTERNAL"
+    ? { code, message: unexpected }
+    : { code, message: withoutConnectionStrings(message) };
 }
 
 /** Logs a cron that could not run, and gives the Error to reject with: its message begins with the code. */

@@ -65,6 +65,7 @@ export function fakeClaimer(verbs: Partial<Claimer> = {}): { readonly claimer: C
   };
   const claimer = {
     kinds: ["receipt.send"],
+    httpBudgetMs: 25_000,
     invoke: verb("invoke", async (..._args: Parameters<Claimer["invoke"]>) => report),
     enqueueByKind: verb("enqueueByKind", async (requests: readonly unknown[]) =>
       requests.map((_, i) => ({ type: "enqueued" as const, id: String(i + 1) })),

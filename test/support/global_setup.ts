@@ -1,0 +1,36 @@
+// Once for the whole run: a Postgres (embedded, or DATABASE_URL), and a template database with the schema in it. Every
+// test copies the template, so no test sees another's jobs, and advisory locks, which are per database, do not meet.
+
+import pg from "pg";
+import type { TestProject } from "vitest/node";
+import { resolveDatabase } from "../../scripts/world/postgres.ts";
+import { migrate } from "../../src/cli/migrate.ts";
+
+declare module "vitest" {
+  interface ProvidedContext {
+    /** An admin URL of the test server. */
+    readonly adminUrl: string;
+    /** Name of the template database. */
+    readonly template: string;
+  }
+}
+
+export default async function setup(project: TestProject): Promise<() => Promise<void>> {
+  const server = await resolveDatabase({});
+  const template = `pgclaim_template_${process.pid}`;
+  const admin = new pg.Client(server.url());
+  await admin.connect();
+  await admin.query(`drop database if exists ${template}`);
+  await admin.query(`create database ${template}`);
+  const client = new pg.Client(server.url(template));
+  await client.connect();
+  await migrate({ client });
+  await client.end();
+  project.provide("adminUrl", server.url());
+  project.provide("template", template);
+  return async () => {
+    await admin.query(`drop database if exists ${template} with (force)`);
+    await admin.end();
+    await server.stop();
+  };
+}

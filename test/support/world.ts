@@ -1,0 +1,99 @@
+// A test's own world: a database copied from the template, an admin connection, the bridge, and both transports.
+
+import pg from "pg";
+import { inject, onTestFinished } from "vitest";
+import { type Bridge, startBridge } from "../../scripts/world/bridge.ts";
+import { pgDatabase } from "../../src/adapters/node.ts";
+import { type Claimer, type ClaimerOptions, createClaimer } from "../../src/claimer.ts";
+import type { Database } from "../../src/database.ts";
+import { neonDatabase } from "../../src/neon.ts";
+import type { LogEntry } from "../../src/report.ts";
+
+export const transports = ["pg", "neon"] as const;
+export type TransportName = (typeof transports)[number];
+
+export interface World {
+  /** Connection string of this test's own database. */
+  readonly url: string;
+  readonly sql: pg.Client;
+  readonly bridge: Bridge;
+  /** Log lines of the claimers made here. */
+  readonly log: LogEntry[];
+  database(name: TransportName): Database;
+  claimer(name: TransportName, options: Omit<ClaimerOptions, "database">): Claimer;
+  /** One more connection, closed with the test. */
+  connect(): Promise<pg.Client>;
+  rows<Row = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<Row[]>;
+  /** The first column of the first row. */
+  value<T = unknown>(text: string, values?: readonly unknown[]): Promise<T>;
+  /** Advisory locks that are held in this database right now. */
+  locks(): Promise<number>;
+}
+
+let counter = 0;
+
+/** Makes a world; it is taken down when the test has finished. */
+export async function setup(): Promise<World> {
+  const adminUrl = inject("adminUrl");
+  const name = `t_${process.pid}_${++counter}`;
+  const admin = new pg.Client(adminUrl);
+  await admin.connect();
+  await admin.query(`create database ${name} template ${inject("template")}`);
+  const url = databaseUrl(adminUrl, name);
+  const clients: pg.Client[] = [];
+  const connect = async () => {
+    const client = new pg.Client(url);
+    client.on("error", () => {}); // a test may end its backend
+    await client.connect();
+    clients.push(client);
+    return client;
+  };
+  const sql = await connect();
+  const { hostname, port } = new URL(url);
+  const bridge = await startBridge({ target: { host: hostname, port: Number(port || 5432) } });
+  const log: LogEntry[] = [];
+  onTestFinished(async () => {
+    await bridge.close();
+    await Promise.all(clients.map((client) => client.end().catch(() => {})));
+    await admin.query(`drop database ${name} with (force)`);
+    await admin.end();
+  });
+  const rows = async <Row>(text: string, values: readonly unknown[] = []) =>
+    (await sql.query(text, [...values])).rows as Row[];
+  const world: World = {
+    url,
+    sql,
+    bridge,
+    log,
+    connect,
+    rows,
+    async value<T>(text: string, values: readonly unknown[] = []) {
+      const [row] = await rows<Record<string, T>>(text, values);
+      if (row === undefined) throw new Error(`no row: ${text}`);
+      return Object.values(row)[0] as T;
+    },
+    locks: async () =>
+      Number(
+        await world.value(
+          "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())",
+        ),
+      ),
+    database: (transport) =>
+      transport === "pg"
+        ? pgDatabase(url)
+        : neonDatabase(url, {
+            localBridge: `127.0.0.1:${bridge.port}`,
+            // The embedded server takes cleartext, as Neon's proxy does; another one may want SCRAM.
+            ...(process.env.DATABASE_URL === undefined ? {} : { pipelineConnect: false as const }),
+          }),
+    claimer: (transport, options) =>
+      createClaimer({ log: (entry) => log.push(entry), ...options, database: world.database(transport) }),
+  };
+  return world;
+}
+
+function databaseUrl(adminUrl: string, name: string): string {
+  const url = new URL(adminUrl);
+  url.pathname = `/${name}`;
+  return url.toString();
+}

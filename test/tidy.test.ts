@@ -1,0 +1,155 @@
+// House rules as a test: the direction of flow, no cycles, one clock, one place that talks SQL, no session state.
+
+import { readdirSync, readFileSync } from "node:fs";
+import { dirname, join, relative, resolve } from "node:path";
+import { describe, expect, it } from "vitest";
+
+const root = resolve(import.meta.dirname, "..");
+
+/** A file imports only from lower levels, type imports included. Data goes one way: trigger, wake, ..., report. */
+const levels: Record<string, number> = {
+  "src/errors.ts": 0,
+  "src/clock.ts": 0,
+  "src/model.ts": 0,
+  "src/nearest.ts": 0,
+  "src/standard_schema.ts": 0,
+  "src/latch.ts": 0,
+  "src/tx_control.ts": 0,
+  "src/database.ts": 1,
+  "src/duration.ts": 1,
+  "src/storable.ts": 1,
+  "src/answers.ts": 2,
+  "src/define.ts": 3,
+  "src/limits.ts": 4,
+  "src/enqueue.ts": 4,
+  "src/gateway.ts": 4,
+  "src/postgres.ts": 5,
+  "src/fence.ts": 5,
+  "src/run.ts": 5,
+  "src/finish.ts": 5,
+  "src/report.ts": 5,
+  "src/tick.ts": 6,
+  "src/invocation.ts": 7,
+  "src/claimer.ts": 8,
+  "src/neon.ts": 8,
+  "src/index.ts": 9,
+  "src/http/auth.ts": 9,
+  "src/http/respond.ts": 9,
+  "src/http/app.ts": 10,
+  "src/cli/migrate.ts": 9,
+  "src/adapters/environment.ts": 10,
+  "src/adapters/node.ts": 11,
+  "src/adapters/cloudflare.ts": 11,
+  "src/adapters/vercel.ts": 11,
+};
+
+function filesBelow(folder: string, extension: string): string[] {
+  return readdirSync(join(root, folder), { recursive: true, encoding: "utf8" })
+    .filter((name) => name.endsWith(extension))
+    .map((name) => join(folder, name))
+    .sort();
+}
+
+function read(file: string): string {
+  return readFileSync(join(root, file), "utf8");
+}
+
+/** Code without comments, so that a comment may name what the code must not do. */
+function code(file: string): string {
+  return read(file)
+    .replaceAll(/\/\*[\s\S]*?\*\//g, "")
+    .replaceAll(/^\s*\/\/.*$/gm, "");
+}
+
+function imports(file: string): string[] {
+  return [...code(file).matchAll(/(?:from|import)\s+"(\.[^"]+)"/g)].map(([, path]) =>
+    relative(root, resolve(root, dirname(file), path ?? "")),
+  );
+}
+
+const sources = filesBelow("src", ".ts");
+
+describe("levels", () => {
+  it("gives every source file a level", () => {
+    expect(sources.filter((file) => levels[file] === undefined)).toEqual([]);
+    expect(Object.keys(levels).filter((file) => !sources.includes(file))).toEqual([]);
+  });
+
+  it.each(sources)("%s imports only from lower levels", (file) => {
+    const level = levels[file] ?? -1;
+    const upward = imports(file).filter((target) => (levels[target] ?? Number.POSITIVE_INFINITY) >= level);
+    expect(upward).toEqual([]);
+  });
+});
+
+describe("places", () => {
+  const offenders = (files: readonly string[], pattern: RegExp) => files.filter((file) => pattern.test(code(file)));
+  const core = sources.filter((file) => !file.startsWith("src/cli/"));
+
+  it("reads a clock in clock.ts only", () => {
+    const others = core.filter((file) => file !== "src/clock.ts");
+    expect(offenders(others, /Date\.now\(|new Date\(\)|performance\.|setTimeout|setInterval|Math\.random/)).toEqual([]);
+  });
+
+  it("writes to the console in one place", () => {
+    expect(offenders(core, /console\./)).toEqual(["src/report.ts"]);
+  });
+
+  it("keeps the core free of platform imports", () => {
+    const platform = /from "(node:|pg"|@neondatabase|hono|zod|cloudflare:)/;
+    const entries = /^src\/(adapters|http|cli)\/|^src\/neon\.ts$/;
+    expect(
+      offenders(
+        sources.filter((file) => !entries.test(file)),
+        platform,
+      ),
+    ).toEqual([]);
+  });
+
+  it("talks SQL to the database in one place, and the transports only wrap it", () => {
+    const sql = /\b(select|insert into|update|delete from|begin isolation|savepoint|set local)\s+[a-z$]/i;
+    const speakers = core.filter((file) =>
+      [...code(file).matchAll(/["'`]([^"'`]*)["'`]/g)].some(
+        ([, text]) =>
+          sql.test(text ?? "") &&
+          /^(select|insert|update|delete|begin|savepoint|set|rollback|release)/.test(text ?? ""),
+      ),
+    );
+    expect(speakers).toEqual(["src/adapters/node.ts", "src/neon.ts", "src/postgres.ts"]);
+  });
+
+  it("has no any, no non-null assertion and no ignored type error", () => {
+    expect(offenders(sources, /: any\b(?!\[\])|as any\b|@ts-(ignore|expect-error)/)).toEqual([]);
+  });
+});
+
+describe("SQL", () => {
+  const files = [...filesBelow("schema/migrations", ".sql"), ...filesBelow("schema/functions", ".sql")];
+  const sql = (file: string) => read(file).replaceAll(/--.*$/gm, "");
+
+  it("uses no session state: no session locks, LISTEN, NOTIFY, prepared statements or temporary tables", () => {
+    const state = /pg_advisory_lock|pg_try_advisory_lock|\blisten\b|\bnotify\b|\bprepare\b|create temp|set session/i;
+    expect(files.filter((file) => state.test(sql(file)))).toEqual([]);
+  });
+
+  it("names the schema of every table and function of ours", () => {
+    const ours =
+      /(?<![.\w])(job|attempt|tick|history|kind|revision|installation)\s+(as\s+)?[a-z]\b(?=\s+(where|set|join|on|left|cross|using))/;
+    expect(files.filter((file) => ours.test(sql(file)))).toEqual([]);
+  });
+
+  it("derives lock keys in one file", () => {
+    const derivation = /hashtextextended|<<\s*32\)\s*\|\s*\(/;
+    expect(files.filter((file) => derivation.test(sql(file)))).toEqual(["schema/functions/010_lock_keys.sql"]);
+  });
+
+  it("waits for a lock in one place only", () => {
+    expect(files.filter((file) => /pg_advisory_xact_lock/.test(sql(file)))).toEqual([
+      "schema/functions/050_register_v1.sql",
+    ]);
+  });
+
+  it("grants nothing to everybody", () => {
+    expect(files.filter((file) => /to public/i.test(sql(file)))).toEqual([]);
+  });
+});
