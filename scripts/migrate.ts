@@ -2,7 +2,8 @@
 // Exit codes: 0 done or nothing to do, 1 refused or failed, 2 called wrongly, 3 database out of reach.
 
 import pg from "pg";
-import { MigrateError, migrate } from "../src/cli/migrate.ts";
+import { migrate } from "../src/cli/migrate.ts";
+import { PgclaimError } from "../src/errors.ts";
 
 const CONNECT_LIMIT_MS = 15_000;
 
@@ -50,7 +51,7 @@ async function run(connectionString: string): Promise<number> {
     );
     return 0;
   } catch (error) {
-    if (!(error instanceof MigrateError)) {
+    if (!(error instanceof PgclaimError)) {
       console.error(`The migration did not go through: ${reasonOf(error)}`);
       return 1;
     }

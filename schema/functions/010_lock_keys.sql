@@ -1,5 +1,5 @@
 -- Lock keys are derived here and nowhere else. A key is a signed 64-bit integer; its values are pinned by
--- test/postgres/lock_keys.test.ts, because two releases that disagree about a key would both hold one job.
+-- test/postgres/sql/lock_keys.test.ts, because two releases that disagree about a key would both hold one job.
 
 -- Key of a job: the kind's namespace in the upper 32 bits, the id's low 32 bits below. Two jobs of one kind whose ids
 -- are 2^32 apart share a key; that costs one needless skip and nothing else.

@@ -28,7 +28,10 @@ begin
         end as type,
         case
           when k.name is null then e.v ->> 'kind'
-          else octet_length((e.v -> 'payload')::text) || ' of at most ' || max_payload_bytes || ' bytes'
+          when jsonb_typeof(e.v -> 'payload') is null then 'missing'
+          when octet_length((e.v -> 'payload')::text) > max_payload_bytes
+            then octet_length((e.v -> 'payload')::text) || ' of at most ' || max_payload_bytes || ' bytes'
+          else e.v ->> 'runAt'
         end as detail
       from jsonb_array_elements(request -> 'jobs') with ordinality e(v, o)
       left join pgclaim.kind k on k.name = e.v ->> 'kind'

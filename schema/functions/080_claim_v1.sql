@@ -4,7 +4,8 @@
 --           "maxCandidates": integer, "maxSkips": integer}
 -- Rows:     claims (skip null; attempt is the number to fence), skips (skip says why), at most maxSkips of them, then one
 --           row for each reason (job_id null) with its count.
--- Locks:    the job locks of exactly the claims, until the transaction ends. Writes nothing, takes no xid.
+-- Locks:    the job locks of exactly the claims, until the transaction ends. Writes nothing, takes no xid, keeps no
+--           snapshot.
 -- Index:    job_ready, or job_suspect when quarantined. Raises: PC001; 53200 where the server's lock table is full.
 --
 -- The naive form is
@@ -42,6 +43,7 @@ declare
   queue_name text;
   c record;
   candidates refcursor;
+  enough boolean := false;
   is_due boolean;
   is_open boolean;
   reasons constant text[] := array['busy', 'stale', 'open-attempt', 'unknown-kind', 'newer-revision', 'unfit', 'alone'];
@@ -49,7 +51,6 @@ declare
 begin
   perform pgclaim.require_read_committed();
   select array_agg(k.name), array_agg(k.namespace), array_agg(k.alone) into known_kinds, spaces, alones from pgclaim.kind k;
-  <<scan>>
   foreach queue_name in array queues loop
     if quarantined then
       open candidates for
@@ -65,11 +66,13 @@ begin
     loop
       fetch candidates into c;
       exit when not found;
-      exit scan when tried >= max_candidates;
+      enough := tried >= max_candidates;
+      exit when enough;
       tried := tried + 1;
       place := array_position(known_kinds, c.kind);
       if c.kind = any (fits) then
         skip := case
+          when place is null then 'unknown-kind' -- no namespace, so no key: a null key would count as locked
           when c.revision > my_revision then 'newer-revision'
           when alones[place] and claimed > 0 then 'alone'
         end;
@@ -108,7 +111,8 @@ begin
         held := held || key;
         claimed := claimed + 1;
         return next;
-        exit scan when claimed >= batch or alones[place];
+        enough := claimed >= batch or alones[place];
+        exit when enough;
       else
         place := array_position(reasons, skip);
         counts[place] := counts[place] + 1;
@@ -119,7 +123,9 @@ begin
         end if;
       end if;
     end loop;
+    -- However the loop ended: an open cursor keeps its snapshot, and vacuum waiting, for as long as the handlers work.
     close candidates;
+    exit when enough;
   end loop;
   job_id := null;
   attempt := null;

@@ -6,7 +6,7 @@ import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { systemClock, wait as waitOn } from "../clock.ts";
-import { isSessionOver, sqlStateOf, sqlStates } from "../errors.ts";
+import { DatabaseError, isSessionOver, PgclaimError, sqlStateOf, sqlStates, UsageError } from "../errors.ts";
 
 const SOURCE_SCHEMA = "pgclaim";
 const SCHEMA_NAME = /^[a-z_][a-z0-9_]{0,39}$/;
@@ -57,40 +57,6 @@ export type MigrateResult = {
   functionsChanged: boolean;
 };
 
-export type MigrateErrorCode =
-  | "PGCLAIM_INVALID_SCHEMA_NAME"
-  | "PGCLAIM_SCHEMA_OCCUPIED"
-  | "PGCLAIM_SCHEMA_TOO_NEW"
-  | "PGCLAIM_MIGRATION_FILES"
-  | "PGCLAIM_MIGRATION_CHANGED"
-  | "PGCLAIM_MIGRATION_FAILED"
-  | "PGCLAIM_MIGRATION_LOCKED"
-  | "PGCLAIM_CONNECT_FAILED"
-  | "PGCLAIM_TX_LOST";
-
-/** The world's fault, not the caller's. */
-const DATABASE_CODES: ReadonlySet<MigrateErrorCode> = new Set([
-  "PGCLAIM_MIGRATION_FAILED",
-  "PGCLAIM_MIGRATION_LOCKED",
-  "PGCLAIM_CONNECT_FAILED",
-  "PGCLAIM_TX_LOST",
-]);
-
-export class MigrateError extends Error {
-  readonly family: "usage" | "database";
-  readonly code: MigrateErrorCode;
-  /** True if the same call may succeed later without anything being changed. */
-  readonly retryable: boolean;
-
-  constructor(code: MigrateErrorCode, message: string, options: { cause?: unknown; retryable?: boolean } = {}) {
-    super(message, "cause" in options ? { cause: options.cause } : undefined);
-    this.name = "MigrateError";
-    this.code = code;
-    this.family = DATABASE_CODES.has(code) ? "database" : "usage";
-    this.retryable = options.retryable ?? false;
-  }
-}
-
 type SqlFile = { name: string; text: string };
 type Migration = SqlFile & { version: number; digest: string };
 type SchemaFiles = { migrations: Migration[]; functions: SqlFile[]; functionsDigest: string };
@@ -123,9 +89,8 @@ export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
     }
     const trouble = troubleOf(failure);
     if (trouble === "lost" && reconnect === undefined) {
-      throw new MigrateError("PGCLAIM_CONNECT_FAILED", "The connection was lost during the migration. Run it again.", {
+      throw new DatabaseError("PGCLAIM_CONNECT_FAILED", "The connection was lost during the migration. Run it again.", {
         cause: failure,
-        retryable: true,
       });
     }
     if (trouble === "final") throw failure;
@@ -133,15 +98,14 @@ export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
     const waitMs = Math.round(wait * (0.5 + systemClock.random()));
     if (now() - started + waitMs > patienceMs) {
       throw trouble === "lost"
-        ? new MigrateError("PGCLAIM_CONNECT_FAILED", `No lasting connection within ${patienceMs} ms.`, {
+        ? new DatabaseError("PGCLAIM_CONNECT_FAILED", `No lasting connection within ${patienceMs} ms.`, {
             cause: failure,
-            retryable: true,
           })
-        : new MigrateError(
+        : new DatabaseError(
             "PGCLAIM_MIGRATION_LOCKED",
             `The schema "${schema}" stayed locked for ${patienceMs} ms, by another migration or a long transaction. ` +
               "Nothing was changed. Look for it in pg_stat_activity and run this again.",
-            { cause: failure, retryable: true },
+            { cause: failure },
           );
     }
     lost = trouble === "lost";
@@ -187,7 +151,7 @@ async function runOnce(
     const { command } = await client.query("commit");
     // COMMIT of an aborted transaction does not fail: it answers ROLLBACK.
     if (command !== undefined && command !== null && command !== "COMMIT") {
-      throw new MigrateError("PGCLAIM_TX_LOST", `COMMIT of the migration was answered by ${command}.`);
+      throw new DatabaseError("PGCLAIM_TX_LOST", `COMMIT of the migration was answered by ${command}.`);
     }
     return result;
   } catch (error) {
@@ -228,7 +192,7 @@ async function inspect(client: MigrateClient, schema: string): Promise<Found> {
   };
   if (!found.bookkeeping) {
     if (row.occupied !== true) return found;
-    throw new MigrateError(
+    throw new UsageError(
       "PGCLAIM_SCHEMA_OCCUPIED",
       `The schema "${schema}" exists and holds something that is not pgclaim's. Choose another name, or empty it.`,
     );
@@ -247,7 +211,7 @@ async function inspect(client: MigrateClient, schema: string): Promise<Found> {
 function pendingMigrations(files: SchemaFiles, found: Found, schema: string): Migration[] {
   const newest = files.migrations.length;
   if (found.version > newest) {
-    throw new MigrateError(
+    throw new UsageError(
       "PGCLAIM_SCHEMA_TOO_NEW",
       `The schema "${schema}" is at version ${found.version}, but this release knows ${newest} at most. ` +
         "Nothing was changed. Deploy the newer release, or use its migrate.",
@@ -256,7 +220,7 @@ function pendingMigrations(files: SchemaFiles, found: Found, schema: string): Mi
   for (const { version, name, digest } of files.migrations) {
     if (version > found.version) break;
     if (found.digests.get(version) === digest) continue;
-    throw new MigrateError(
+    throw new UsageError(
       "PGCLAIM_MIGRATION_CHANGED",
       `Migration ${version}, file "${name}", is not what was applied to the schema "${schema}". Restore the file as it ` +
         "was released and put the change into a new migration; on a database that may be lost, drop the schema instead.",
@@ -271,7 +235,7 @@ async function runFile(client: MigrateClient, schema: string, file: SqlFile): Pr
   } catch (cause) {
     if (troubleOf(cause) !== "final") throw cause;
     const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new MigrateError(
+    throw new DatabaseError(
       "PGCLAIM_MIGRATION_FAILED",
       `"${file.name}" was refused by the database: ${reason}. Nothing was changed.`,
       { cause },
@@ -348,7 +312,7 @@ async function readSchemaFiles(directory = shippedDirectory()): Promise<SchemaFi
     const version = Number(MIGRATION_FILE.exec(file.name)?.[1]);
     if (version !== migrations.length + 1) {
       const expected = String(migrations.length + 1).padStart(4, "0");
-      throw new MigrateError(
+      throw new UsageError(
         "PGCLAIM_MIGRATION_FILES",
         `Migration file "${file.name}" is out of place; expected ${expected}_verb_object.sql next. ` +
           "Versions are numbered from 0001 without gap or repetition.",
@@ -365,7 +329,7 @@ async function readSqlFiles(directory: string): Promise<SqlFile[]> {
   try {
     names = await readdir(directory);
   } catch (cause) {
-    throw new MigrateError("PGCLAIM_MIGRATION_FILES", `The folder "${directory}" cannot be read.`, { cause });
+    throw new UsageError("PGCLAIM_MIGRATION_FILES", `The folder "${directory}" cannot be read.`, { cause });
   }
   const sorted = names.filter((name) => name.endsWith(".sql")).sort();
   return Promise.all(
@@ -399,8 +363,8 @@ function checkSchemaName(schema: string): void {
   if (schema === "public") throw invalidName(schema, "pgclaim needs a schema of its own");
 }
 
-function invalidName(schema: string, reason: string): MigrateError {
-  return new MigrateError("PGCLAIM_INVALID_SCHEMA_NAME", `"${schema}" cannot be the schema's name: ${reason}.`);
+function invalidName(schema: string, reason: string): UsageError {
+  return new UsageError("PGCLAIM_INVALID_SCHEMA_NAME", `"${schema}" cannot be the schema's name: ${reason}.`);
 }
 
 const DEADLOCK_DETECTED = "40P01";
@@ -410,7 +374,7 @@ const DEADLOCK_DETECTED = "40P01";
  * lost: the connection is gone. final: everything else.
  */
 function troubleOf(error: unknown): "locked" | "lost" | "final" {
-  if (error instanceof MigrateError) return "final";
+  if (error instanceof PgclaimError) return "final";
   if (isSessionOver(error)) return "lost";
   const state = sqlStateOf(error);
   return state === sqlStates.lockNotAvailable || state === DEADLOCK_DETECTED ? "locked" : "final";

@@ -7,7 +7,7 @@ import { routePath } from "hono/route";
 import type { Claimer } from "../claimer.ts";
 import { assertKnownKeys } from "../define.ts";
 import { toError, UsageError } from "../errors.ts";
-import type { Enqueued, InvocationReport, JobId, OperatorAnswer, Trigger } from "../model.ts";
+import type { Enqueued, JobId, OperatorAnswer, Trigger } from "../model.ts";
 import { consoleLog, type Log } from "../report.ts";
 import { checkBearer, type Scope, type Secrets } from "./auth.ts";
 import {
@@ -19,7 +19,7 @@ import {
   parseTrigger,
   readJson,
 } from "./requests.ts";
-import { answerError, answerFailedInvocation, deploymentFault, Refusal, safeHeaders } from "./respond.ts";
+import { answerError, answerInvocation, deploymentFault, Refusal, safeHeaders } from "./respond.ts";
 
 export type { Scope, Secrets } from "./auth.ts";
 export { secretNames } from "./auth.ts";
@@ -139,8 +139,7 @@ export function createApp<Bindings extends object = object>(
   async function invoke(claimer: Claimer, trigger: Trigger, budgetMs?: number): Promise<Response> {
     // Not given: the request's signal. Work in a transaction is finished when its caller has gone.
     const budget = budgetMs === undefined ? {} : { budget: `${Math.min(budgetMs, claimer.httpBudgetMs)}ms` as const };
-    const report: InvocationReport = await claimer.invoke(trigger, budget);
-    return report.ended === "error" ? answerFailedInvocation(report) : Response.json(report);
+    return answerInvocation(await claimer.invoke(trigger, budget));
   }
 
   function refuseOtherMethods(path: string, allow: string): void {

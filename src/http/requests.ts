@@ -108,7 +108,7 @@ export async function readJson(request: Request, limit: number): Promise<unknown
   if (bytes === null) return undefined;
   let text: string;
   try {
-    text = new TextDecoder("utf-8", { fatal: false, ignoreBOM: false }).decode(bytes);
+    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: false }).decode(bytes);
   } catch {
     throw invalid("", "the body is not UTF-8 text");
   }

@@ -57,15 +57,20 @@ export function answerError(thrown: unknown, context: ErrorContext): Response {
   return Response.json(answer.body, { status: answer.status, headers: { ...safeHeaders, ...answer.headers } });
 }
 
-/** The answer to an invocation that ended in an error: the error's shape, with the report beside it. */
-export function answerFailedInvocation(report: InvocationReport): Response {
+/** The answer to a trigger: the report, and in front of it the error's shape (503) if the invocation ended in one. */
+export function answerInvocation(report: InvocationReport): Response {
+  const shown = withoutInternals(report);
+  if (report.ended !== "error") return Response.json(shown, { headers: safeHeaders });
   const error = reportedError(report.error);
-  const ticks = report.ticks.map((tick) =>
-    tick.error === undefined ? tick : { ...tick, error: reportedError(tick.error) },
-  );
   const retryable = isErrorCode(error.code) && errorCodes[error.code].retryable;
   const headers = { ...safeHeaders, ...(retryable ? retryHeaders : {}) };
-  return Response.json({ error, report: { ...report, ticks, error } }, { status: 503, headers });
+  return Response.json({ error, report: shown }, { status: 503, headers });
+}
+
+function withoutInternals(report: InvocationReport): InvocationReport {
+  const hide = <R extends { readonly error?: ReportedError }>(one: R): R =>
+    one.error === undefined ? one : { ...one, error: reportedError(one.error) };
+  return hide({ ...report, ticks: report.ticks.map(hide) });
 }
 
 /** What a report says went wrong, as it may leave this deployment. Its log line has it in full. */

@@ -221,10 +221,14 @@ describe("POST /api/trigger", () => {
   it("hides what an internal error in a report says, in the tick's too", async () => {
     const error = { code: "PGCLAIM_INTERNAL", message: "cannot read 4111-1111 of undefined" };
     const ticks = [{ tickId: "t1", error }] as unknown as InvocationReport["ticks"];
-    const { app } = setup({ invoke: async () => ({ ...report, ended: "error", error, ticks }) });
-    const text = await (await app.request("/api/trigger", post("trigger"))).text();
-    expect(text).toContain("PGCLAIM_INTERNAL");
-    expect(text).not.toContain("4111");
+    for (const ended of ["error", "budget"] as const) {
+      const { app } = setup({ invoke: async () => ({ ...report, ended, error, ticks }) });
+      const answer = await app.request("/api/trigger", post("trigger"));
+      const text = await answer.text();
+      expect([ended, answer.status]).toEqual([ended, ended === "error" ? 503 : 200]);
+      expect(text).toContain("PGCLAIM_INTERNAL");
+      expect(text).not.toContain("4111");
+    }
   });
 
   it("goes on when its caller hangs up", async () => {

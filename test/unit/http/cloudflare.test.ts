@@ -83,7 +83,7 @@ describe("fetch", () => {
     ["of another kind", "mysql://app:hunter2@db.example/app", "does not begin with postgresql://"],
     ["a bare host", "hunter2", "does not begin with postgresql://"],
     ["no address", "postgres://app:hunter2@db:port/app", "is not an address"],
-    ["refused by the driver only", "postgres://app:hunter2@db^example/app", "is not an address"],
+    ["refused by the driver only", "postgres://app:hunter2@10.0.0.999/app", "is not an address"],
     ["without a user", "postgres://db.example/hunter2", "names no user"],
     ["without a host", "postgres:///hunter2", ""],
     ["without a database", "postgres://app:hunter2@db.example", "names no database"],
