@@ -163,15 +163,15 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     throw refusal(answer, requests);
   }
 
-  function known(kind: string): AnyJobDefinition {
+  function known(kind: string, at = ""): AnyJobDefinition {
     const definition = definitions.get(kind);
     if (definition !== undefined) return definition;
     const kinds = [...definitions.keys()];
     const near = nearest(kind, kinds);
     throw new UsageError(
       "PGCLAIM_UNKNOWN_KIND",
-      `Job kind ${show(kind)} is not registered here; ${near === null ? `known kinds: ${kinds.map((one) => `"${one}"`).join(", ") || "none"}` : `did you mean "${near}"?`} Add it to createClaimer({ jobs }).`,
-      { path: "kind" },
+      `Job kind ${JSON.stringify(kind)} is not registered here; ${near === null ? `known kinds: ${kinds.map((one) => `"${one}"`).join(", ") || "none"}` : `did you mean "${near}"?`} Add it to createClaimer({ jobs }).`,
+      { path: `${at}kind` },
     );
   }
 
@@ -199,7 +199,7 @@ export function createClaimer(options: ClaimerOptions): Claimer {
       const definition = known(job.kind);
       const requests: JobRequest[] = [];
       for (const [i, payload] of payloads.entries())
-        requests.push(await jobRequest(definition, payload, when, `payloads[${i}]`));
+        requests.push(await jobRequest(definition, payload, when, `jobs[${i}].`));
       return insert(requests, client);
     },
 
@@ -207,7 +207,8 @@ export function createClaimer(options: ClaimerOptions): Claimer {
       assertCount(requests.length);
       const checked: JobRequest[] = [];
       for (const [i, { kind, payload, ...when }] of requests.entries()) {
-        checked.push(await jobRequest(known(kind), payload, when, `jobs[${i}].payload`));
+        const at = requests.length === 1 ? "" : `jobs[${i}].`;
+        checked.push(await jobRequest(known(kind, at), payload, when, at));
       }
       return insert(checked, enqueueOptions.client);
     },
@@ -223,23 +224,23 @@ function refusal(
   requests: readonly JobRequest[],
 ): UsageError {
   const kind = requests[answer.i]?.kind ?? "";
-  const path = requests.length > 1 ? `jobs[${answer.i}]` : "payload";
+  const at = requests.length > 1 ? `jobs[${answer.i}].` : "";
   switch (answer.reason) {
     case "unknown-kind":
       return new UsageError(
         "PGCLAIM_UNKNOWN_KIND",
         `No kind "${kind}" in the database. A kind is registered when a deployment that defines it first runs; a transaction above READ COMMITTED cannot see it before it begins again.`,
-        { path },
+        { path: `${at}kind` },
       );
     case "payload-too-large":
       return new UsageError(
         "PGCLAIM_PAYLOAD_TOO_LARGE",
         `job "${kind}": the payload has ${answer.detail}. Store the data elsewhere and send its key.`,
-        { path },
+        { path: `${at}payload` },
       );
     default:
       return new UsageError("PGCLAIM_INVALID_PAYLOAD", `job "${kind}": the database refused it: ${answer.reason}.`, {
-        path,
+        path: `${at}payload`,
       });
   }
 }

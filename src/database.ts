@@ -37,11 +37,28 @@ export function literal(text: string): string {
 
 /** Refuses what is no Postgres address, without repeating it. Errors: PGCLAIM_INVALID_DATABASE_URL. */
 export function assertDatabaseUrl(value: unknown): asserts value is string {
-  if (typeof value === "string" && /^postgres(ql)?:\/\//.test(value) && URL.canParse(value)) return;
+  const fault = databaseUrlFault(value);
+  if (fault === null) return;
   throw new UsageError(
     "PGCLAIM_INVALID_DATABASE_URL",
-    "DATABASE_URL is missing or no Postgres address; expected postgresql://user:password@host/database. Set it: wrangler secret put DATABASE_URL.",
+    `The connection string ${fault}; expected postgresql://user:password@host/database.`,
   );
+}
+
+/** What is wrong with an address, or null. Checked as the drivers do, whose own refusal would quote the password. */
+export function databaseUrlFault(value: unknown): string | null {
+  if (typeof value !== "string") return "is missing";
+  const address = /^postgres(?:ql)?:(\/\/.*)$/.exec(value)?.[1];
+  if (address === undefined) return "does not begin with postgresql:// (its value is not shown)";
+  // The neon driver reads the rest by the rules of http addresses, which refuse more.
+  if (!URL.canParse(value) || !URL.canParse(`http:${address}`)) return "is not an address (its value is not shown)";
+  const url = new URL(`http:${address}`);
+  const missing = [
+    url.username === "" ? "user" : null,
+    url.hostname === "" ? "host" : null,
+    url.pathname.length < 2 ? "database" : null,
+  ].filter((part) => part !== null);
+  return missing.length === 0 ? null : `names no ${missing.join(" and no ")}`;
 }
 
 /** Closes the socket under a driver's client at once. Not public in either driver, so a test pins it. */

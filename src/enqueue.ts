@@ -21,18 +21,18 @@ const years = { first: 1, last: 9_999 } as const;
  * Checks one job. What is stored is what the caller passed, not what the schema made of it: it is parsed again before
  * run, and a transform must not run twice.
  *
- * Shape:  (definition, payload, when) -> JobRequest
+ * Shape:  (definition, payload, when) -> JobRequest; `at` is what stands before the paths in errors: `jobs[2].`
  * Errors: PGCLAIM_INVALID_PAYLOAD with the path and never the value; PGCLAIM_INVALID_OPTION.
  */
 export async function jobRequest(
   job: AnyJobDefinition,
   payload: unknown,
   when: When = {},
-  root = "payload",
+  at = "",
 ): Promise<JobRequest> {
   // Before the schema: a schema may follow a cycle for ever.
-  assertStorable(payload, root, job.kind);
-  const result = await validate(job.payload, payload, root);
+  assertStorable(payload, `${at}payload`, job.kind);
+  const result = await validate(job.payload, payload, `${at}payload`);
   if (!result.ok) {
     throw new UsageError(
       "PGCLAIM_INVALID_PAYLOAD",
@@ -40,15 +40,15 @@ export async function jobRequest(
       { path: result.issue.path },
     );
   }
-  return { kind: job.kind, payload: payload ?? null, ...due(job.kind, when) };
+  return { kind: job.kind, payload: payload ?? null, ...due(job.kind, when, at) };
 }
 
-function due(kind: string, { runAt, delay }: When): { runAt?: string; delayMs?: number } {
+function due(kind: string, { runAt, delay }: When, at: string): { runAt?: string; delayMs?: number } {
   if (runAt !== undefined && delay !== undefined) {
     throw new UsageError(
       "PGCLAIM_INVALID_OPTION",
       `job "${kind}": runAt and delay are both set; expected one of them.`,
-      { path: "delay" },
+      { path: `${at}delay` },
     );
   }
   if (delay !== undefined) return { delayMs: parseDuration(delay, `job "${kind}": delay`) };
@@ -58,7 +58,7 @@ function due(kind: string, { runAt, delay }: When): { runAt?: string; delayMs?: 
     throw new UsageError(
       "PGCLAIM_INVALID_OPTION",
       `job "${kind}": runAt is ${runAt instanceof Date ? "no instant between the years 1 and 9999" : show(runAt)}; expected a Date.`,
-      { path: "runAt" },
+      { path: `${at}runAt` },
     );
   }
   return { runAt: runAt.toISOString() };

@@ -185,8 +185,13 @@ export function toError(thrown: unknown): Error {
 /** One line of what a driver said: its SQLSTATE and message, without detail, hint or position, which may quote data. */
 export function describeError(thrown: unknown): string {
   const state = sqlStateOf(thrown);
-  const { message } = toError(thrown);
+  const message = withoutConnectionStrings(toError(thrown).message);
   return state === null ? message : `${state}: ${message}`;
+}
+
+/** Drivers quote the address they were given in their errors, password and all. */
+export function withoutConnectionStrings(text: string): string {
+  return text.replace(/\bpostgres(?:ql)?:\/\/[^\s"'`)]+/gi, "postgres://(hidden)");
 }
 
 /** Gives a failed database call its code. `during` completes "while ...". */

@@ -1,6 +1,6 @@
 // report: what happened -> TickReport, InvocationReport and one structured log line. Counts and names, never payloads.
 
-import { PgclaimError } from "./errors.ts";
+import { describeError, PgclaimError } from "./errors.ts";
 import type { ClaimAnswer, FinishRow } from "./gateway.ts";
 import type {
   Claim,
@@ -130,7 +130,7 @@ function codeOf(outcome: Outcome, row: FinishRow): { code?: string } {
 /** An error as reports carry it. */
 export function reportedError(error: unknown): ReportedError {
   if (error instanceof PgclaimError) return { code: error.code, message: error.message };
-  return { code: "PGCLAIM_INTERNAL", message: error instanceof Error ? error.message : String(error) };
+  return { code: "PGCLAIM_INTERNAL", message: describeError(error) };
 }
 
 /** What woke an invocation, as one word or two. */

@@ -33,14 +33,15 @@ const levels: Record<string, number> = {
   "src/claimer.ts": 8,
   "src/neon.ts": 8,
   "src/index.ts": 9,
-  "src/http/auth.ts": 9,
-  "src/http/respond.ts": 9,
-  "src/http/app.ts": 10,
   "src/cli/migrate.ts": 9,
-  "src/adapters/environment.ts": 10,
-  "src/adapters/node.ts": 11,
-  "src/adapters/cloudflare.ts": 11,
-  "src/adapters/vercel.ts": 11,
+  "src/http/respond.ts": 9,
+  "src/http/auth.ts": 9,
+  "src/http/requests.ts": 10,
+  "src/http/app.ts": 11,
+  "src/adapters/environment.ts": 11,
+  "src/adapters/node.ts": 12,
+  "src/adapters/cloudflare.ts": 12,
+  "src/adapters/vercel.ts": 12,
 };
 
 function filesBelow(folder: string, extension: string): string[] {

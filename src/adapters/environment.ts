@@ -2,7 +2,7 @@
 // must never enter a message, since most of them are secret.
 
 import { type Claimer, type ClaimerOptions, createClaimer } from "../claimer.ts";
-import type { Database } from "../database.ts";
+import { type Database, databaseUrlFault } from "../database.ts";
 import { UsageError } from "../errors.ts";
 import { type Scope, type Secrets, secretNames } from "../http/auth.ts";
 import { type NeonOptions, neonDatabase } from "../neon.ts";
@@ -41,27 +41,12 @@ export function lazyClaimer(options: DeploymentOptions, env: object, secretComma
 /** Reads DATABASE_URL. Errors: PGCLAIM_INVALID_DATABASE_URL, without the value. */
 function databaseUrlOf(env: object, secretCommand: string): string {
   const value = textOf(env, "DATABASE_URL");
-  const fault = value === undefined ? "is not set in this deployment" : faultOf(value);
+  const fault = value === undefined ? "is not set in this deployment" : databaseUrlFault(value);
   if (value !== undefined && fault === null) return value;
   throw new UsageError(
     "PGCLAIM_INVALID_DATABASE_URL",
     `DATABASE_URL ${fault}; expected postgresql://user:password@host/database. Set it: ${secretCommand} DATABASE_URL`,
   );
-}
-
-/** What is wrong with an address, or null. Checked as the driver does, whose own refusal would quote the password. */
-function faultOf(value: string): string | null {
-  const address = /^postgres(?:ql)?:(\/\/.*)$/.exec(value)?.[1];
-  if (address === undefined) return "does not begin with postgresql:// (its value is not shown)";
-  // The driver reads the rest by the rules of http addresses, which refuse more.
-  if (!URL.canParse(value) || !URL.canParse(`http:${address}`)) return "is not an address (its value is not shown)";
-  const url = new URL(`http:${address}`);
-  const missing = [
-    url.username === "" ? "user" : null,
-    url.hostname === "" ? "host" : null,
-    url.pathname.length < 2 ? "database" : null,
-  ].filter((part) => part !== null);
-  return missing.length === 0 ? null : `names no ${missing.join(" and no ")}`;
 }
 
 function pipelineConnectOf(env: object): NeonOptions {

@@ -7,12 +7,11 @@ import { routePath } from "hono/route";
 import type { Claimer } from "../claimer.ts";
 import { assertKnownKeys } from "../define.ts";
 import { toError, UsageError } from "../errors.ts";
-import type { Enqueued, JobId, OperatorAnswer, Trigger } from "../model.ts";
+import type { JobId, OperatorAnswer, Trigger } from "../model.ts";
 import { consoleLog, type Log } from "../report.ts";
 import { checkBearer, type Scope, type Secrets } from "./auth.ts";
 import {
   maxBodyBytes as defaultMaxBodyBytes,
-  type JobsInput,
   parseJobId,
   parseJobs,
   parseNothing,
@@ -83,9 +82,9 @@ export function createApp<Bindings extends object = object>(
   );
 
   app.post("/api/jobs", guard("/api/jobs", "enqueue"), async (c) => {
-    const input = parseJobs(await body(c.req.raw));
-    const enqueued = await enqueue(await claimerFor(c), input);
-    return c.json(input.many ? enqueued : enqueued[0], 201);
+    const { jobs, many } = parseJobs(await body(c.req.raw));
+    const enqueued = await (await claimerFor(c)).enqueueByKind(jobs);
+    return c.json(many ? enqueued : enqueued[0], 201);
   });
 
   app.get("/api/jobs/:id", guard("/api/jobs/{id}", "read", "operate"), async (c) => {
@@ -174,17 +173,6 @@ const refuseHead: MiddlewareHandler = async (c, next) => {
 function cronTrigger(schedule: string | undefined): Trigger {
   const named = schedule !== undefined && /^[A-Za-z0-9*,/#? -]{1,100}$/.test(schedule);
   return { type: "cron", cron: named ? schedule : "/api/cron", scheduledAt: null };
-}
-
-async function enqueue(claimer: Claimer, { jobs, many }: JobsInput): Promise<readonly Enqueued[]> {
-  try {
-    return await claimer.enqueueByKind(jobs);
-  } catch (error) {
-    if (many || !(error instanceof UsageError) || error.path === undefined) throw error;
-    // The claimer counts jobs; who sent one job alone sent no list.
-    const path = error.path.replace(/^jobs\[0\]\.?/, "");
-    throw new UsageError(error.code, error.message, { cause: error, ...(path === "" ? {} : { path }) });
-  }
 }
 
 function operated(id: JobId, verb: "retry" | "discard", answer: OperatorAnswer): { id: JobId; type: string } {

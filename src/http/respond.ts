@@ -1,7 +1,15 @@
 // How an error is answered: one JSON shape for all of them, one log line for those that are ours. It must never pass on
 // what an unexpected error says, and never a connection string.
 
-import { DatabaseError, type ErrorCode, errorCodes, JobError, PgclaimError, UsageError } from "../errors.ts";
+import {
+  DatabaseError,
+  type ErrorCode,
+  errorCodes,
+  JobError,
+  PgclaimError,
+  UsageError,
+  withoutConnectionStrings,
+} from "../errors.ts";
 import type { InvocationReport, ReportedError } from "../model.ts";
 import type { Log, LogEntry } from "../report.ts";
 
@@ -139,11 +147,6 @@ function detailsOf(thrown: unknown): { code: string; message: string; stack?: st
 
 function loggable(text: string): string {
   return withoutConnectionStrings(text).slice(0, maxLoggedLength);
-}
-
-/** Drivers quote the address they were given in their errors, password and all. */
-function withoutConnectionStrings(text: string): string {
-  return text.replace(/\bpostgres(?:ql)?:\/\/[^\s"'`)]+/gi, "postgres://(hidden)");
 }
 
 function logSafely(log: Log, entry: LogEntry): void {

@@ -406,14 +406,9 @@ describe("POST /api/jobs", () => {
     ["PGCLAIM_SCHEMA_MISSING", 503],
   ] as const)("passes on the claimer's %s as %i, with its path", async (code, status) => {
     const refusal = async () => {
-      throw new UsageError(code, "what happened to which thing", { path: "jobs[0].payload.orderId" });
+      throw new UsageError(code, "what happened to which thing", { path: "payload.orderId" });
     };
     const { app } = setup({ enqueueByKind: refusal });
-    const many = await app.request("/api/jobs", post("enqueue", [job]));
-    expect([many.status, await errorOf(many)]).toEqual([
-      status,
-      { code, message: "what happened to which thing", path: "jobs[0].payload.orderId" },
-    ]);
     const one = await app.request("/api/jobs", post("enqueue", job));
     expect([one.status, await errorOf(one)]).toEqual([
       status,
