@@ -4,14 +4,24 @@ import pg from "pg";
 import { systemClock, timedOut, within } from "../clock.ts";
 import { assertDatabaseUrl, type Database, destroySocket, literal, type PgClient } from "../database.ts";
 
+export interface PgOptions {
+  /**
+   * Where one-shots connect, if not where the session does. Behind a small pool give them a pool of their own: a tick
+   * holds a connection while it waits for its fence, so as many ticks as connections would wait for ever.
+   */
+  readonly oneShotConnectionString?: string;
+}
+
 /**
  * A database reached with `pg`. Session and one-shots each open a client of their own: from one small pool, two ticks
  * could wait for each other's fence for ever.
  *
  * Errors: PGCLAIM_INVALID_DATABASE_URL.
  */
-export function pgDatabase(connectionString: string): Database {
+export function pgDatabase(connectionString: string, options: PgOptions = {}): Database {
   assertDatabaseUrl(connectionString);
+  const oneShotAddress = options.oneShotConnectionString ?? connectionString;
+  assertDatabaseUrl(oneShotAddress);
   return {
     open() {
       const client = new pg.Client({ connectionString });
@@ -19,7 +29,7 @@ export function pgDatabase(connectionString: string): Database {
     },
 
     async oneShot({ text, argument, limitMs }) {
-      const client = new pg.Client({ connectionString, connectionTimeoutMillis: limitMs });
+      const client = new pg.Client({ connectionString: oneShotAddress, connectionTimeoutMillis: limitMs });
       // A connection that breaks also rejects the query; without a listener it would end the process.
       client.on("error", () => {});
       try {

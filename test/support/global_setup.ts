@@ -16,7 +16,9 @@ declare module "vitest" {
 }
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
-  const server = await resolveDatabase({});
+  // Another major version than the embedded one, from the system's packages: PGCLAIM_TEST_POSTGRES=15.
+  const major = Number(process.env.PGCLAIM_TEST_POSTGRES ?? 0);
+  const server = await resolveDatabase(major === 0 ? {} : { major });
   const template = `pgclaim_template_${process.pid}`;
   const admin = new pg.Client(server.url());
   await admin.connect();
