@@ -4,6 +4,7 @@ import type { Answer } from "./answers.ts";
 import { type Duration, parseDuration, show } from "./duration.ts";
 import { UsageError } from "./errors.ts";
 import type { Enqueued, JobId } from "./model.ts";
+import { type KeyTemplate, keyTemplate } from "./key_template.ts";
 import { nearest } from "./nearest.ts";
 import type { InputOf, OutputOf, StandardSchema } from "./standard_schema.ts";
 
@@ -33,6 +34,8 @@ export interface JobFacts {
   readonly idempotencyKey: string;
   readonly enqueuedAt: Date;
   readonly runAt: Date;
+  /** When the job has to be finished, null without a deadline. */
+  readonly deadlineAt: Date | null;
   /** Handled failures so far. */
   readonly failures: number;
 }
@@ -79,7 +82,22 @@ export interface HandlerContext<Payload> {
 // biome-ignore lint/suspicious/noConfusingVoidType: a handler that returns nothing is written without a return
 export type Handler<Payload> = (context: HandlerContext<Payload>) => Promise<Answer | void> | Answer | void;
 
-export interface JobSpec<S extends StandardSchema> {
+/** At most `max` jobs at a time for a name. Slots are locks, so a crash never leaks one. */
+export interface Limit<T extends string = string> {
+  /** A template over the payload, `"tenant:{tenant}"`; without a placeholder it counts all jobs of that name. */
+  readonly name: T;
+  /** 1 to 1,000. */
+  readonly max: number;
+}
+
+export interface JobSpec<
+  S extends StandardSchema,
+  O extends string = string,
+  L extends string = string,
+  R extends string = string,
+  M extends string = string,
+  U extends string = string,
+> {
   /** The stable name, in the database and in logs: 1 to 200 characters of letters, digits and `. _ : -`. */
   readonly kind: string;
   /** A Standard Schema, for example zod's. Validated at enqueue and again before run. */
@@ -97,6 +115,37 @@ export interface JobSpec<S extends StandardSchema> {
   readonly priority?: 0 | 1 | 2 | 3;
   /** Within a priority, jobs are ordered by due time plus this. Default `"5m"`. */
   readonly targetLatency?: Duration;
+  /**
+   * Jobs that share it run one at a time, in the order in which their enqueues committed, also across retries and crashes:
+   * `"account:{account}"`. A template over the payload, checked at compile time, rendered in the database.
+   */
+  readonly orderingKey?: O & KeyTemplate<O, InputOf<S>>;
+  /**
+   * What a dead letter does to its ordering key. `"halt"` (default): nothing behind it runs until a person retries, skips
+   * or discards it. `"skip"`: the others pass; retried, it goes to the end.
+   */
+  readonly whenDead?: "halt" | "skip";
+  /** Named resources the job needs for itself while it runs: all of them or it waits. At most 16. */
+  readonly locks?: readonly (L & KeyTemplate<L, InputOf<S>>)[];
+  /** Named resources it shares with other sharers, and with no job that has one of them in `locks`. At most 16. */
+  readonly sharedLocks?: readonly (R & KeyTemplate<R, InputOf<S>>)[];
+  /** At most n jobs at a time for a name. The first one is where jobs wait. At most 8. */
+  readonly limits?: readonly Limit<M & KeyTemplate<M, InputOf<S>>>[];
+  /** At most this many jobs of the kind at a time, 1 to 1,000. */
+  readonly max?: number;
+  /** Refuses a second job of this kind with the same key, while the first is unfinished (dead letters are) or for `uniqueFor`. */
+  readonly uniqueKey?: U & KeyTemplate<U, InputOf<S>>;
+  /** Once per period instead of while unfinished, for example `"1h"`. The key outlives the job. */
+  readonly uniqueFor?: Duration;
+  /**
+   * `"keep"` (default): the new one is not inserted. `"replace"`: the waiting one takes the new payload and due time; one
+   * that runs is followed by the new one. `"reschedule"`: the waiting one takes the new due time only.
+   */
+  readonly onConflict?: "keep" | "replace" | "reschedule";
+  /** When the job has to be finished, after its enqueue. Within a priority the earliest deadline runs first. */
+  readonly deadline?: Duration;
+  /** What happens to a job whose deadline passed before it started. `"dead"` (default): a dead letter, `missed`. `"run"`. */
+  readonly whenMissed?: "dead" | "run";
   readonly run?: Handler<OutputOf<S>>;
 }
 
@@ -113,6 +162,17 @@ export interface KindPolicy {
   readonly minBackoffMs: number;
   readonly maxBackoffMs: number;
   readonly alone: boolean;
+  readonly orderingKey: string | null;
+  readonly whenDead: "halt" | "skip";
+  readonly locks: readonly string[];
+  readonly sharedLocks: readonly string[];
+  readonly limitNames: readonly string[];
+  readonly limitMaxes: readonly number[];
+  readonly uniqueKey: string | null;
+  readonly uniqueForMs: number | null;
+  readonly onConflict: "keep" | "replace" | "reschedule";
+  readonly deadlineMs: number | null;
+  readonly whenMissed: "dead" | "run";
 }
 
 /** A kind, as `enqueue` and `createClaimer` take it. */
@@ -150,6 +210,17 @@ const specKeys = [
   "priority",
   "targetLatency",
   "run",
+  "orderingKey",
+  "whenDead",
+  "locks",
+  "sharedLocks",
+  "limits",
+  "max",
+  "uniqueKey",
+  "uniqueFor",
+  "onConflict",
+  "deadline",
+  "whenMissed",
 ];
 const retryKeys = ["maxAttempts", "backoff", "minBackoff", "maxBackoff"];
 
@@ -158,7 +229,14 @@ const retryKeys = ["maxAttempts", "backoff", "minBackoff", "maxBackoff"];
  *
  * Errors: PGCLAIM_INVALID_OPTION, naming the kind, the option and what was expected; unknown options are errors too.
  */
-export function defineJob<S extends StandardSchema>(spec: JobSpec<S>): JobDefinition<S> {
+export function defineJob<
+  S extends StandardSchema,
+  const O extends string = string,
+  const L extends string = string,
+  const R extends string = string,
+  const M extends string = string,
+  const U extends string = string,
+>(spec: JobSpec<S, O, L, R, M, U>): JobDefinition<S> {
   const kind = spec?.kind;
   if (typeof kind !== "string" || !/^[A-Za-z0-9._:-]{1,200}$/.test(kind)) {
     throw new UsageError(
@@ -205,8 +283,70 @@ export function defineJob<S extends StandardSchema>(spec: JobSpec<S>): JobDefini
     minBackoffMs,
     maxBackoffMs,
     alone: spec.alone ?? false,
+    ...resources(where, kind, spec),
   };
   return definition(spec.payload, policy, typeof backoff === "function" ? backoff : null, spec.run ?? null);
+}
+
+/** Limits of a lock set; every lock is an entry of the server's lock table. */
+const maxNames = 16;
+const maxLimits = 8;
+const maxSlots = 1_000;
+
+/** The options below, before they are checked. */
+interface ResourceOptions {
+  readonly orderingKey?: unknown;
+  readonly whenDead?: unknown;
+  readonly locks?: unknown;
+  readonly sharedLocks?: unknown;
+  readonly limits?: unknown;
+  readonly max?: unknown;
+  readonly uniqueKey?: unknown;
+  readonly uniqueFor?: unknown;
+  readonly onConflict?: unknown;
+  readonly deadline?: unknown;
+  readonly whenMissed?: unknown;
+}
+
+/** What the job needs while it runs, and when. */
+function resources(where: string, kind: string, spec: ResourceOptions) {
+  const names = (option: "locks" | "sharedLocks"): string[] => {
+    const value: unknown = spec[option] ?? [];
+    if (!Array.isArray(value) || value.length > maxNames) throw invalid(where, option, value, `expected at most ${maxNames} templates`);
+    return value.map((name: unknown, i) => keyTemplate(name, `${where}: ${option}[${i}]`));
+  };
+  const limits: unknown = spec.limits ?? [];
+  if (!Array.isArray(limits) || limits.length > maxLimits) throw invalid(where, "limits", limits, `expected at most ${maxLimits} limits`);
+  for (const [i, limit] of limits.entries()) {
+    if (typeof limit !== "object" || limit === null) throw invalid(where, `limits[${i}]`, limit, 'expected { name: "tenant:{tenant}", max: 5 }');
+    assertKnownKeys(limit, ["name", "max"], `${where}: limits[${i}]`);
+  }
+  const named = limits.map(({ name, max }: Limit, i) => ({
+    name: keyTemplate(name, `${where}: limits[${i}].name`),
+    max: integer(where, `limits[${i}].max`, max, 1, maxSlots),
+  }));
+  // Named by the payload first: the first limit is where jobs wait, and one busy tenant must not hide the others.
+  if (spec.max !== undefined) named.push({ name: `@kind/${kind}`, max: integer(where, "max", spec.max, 1, maxSlots) });
+  if (spec.uniqueFor !== undefined && spec.uniqueKey === undefined) throw invalid(where, "uniqueFor", spec.uniqueFor, "expected uniqueKey beside it");
+  return {
+    orderingKey: spec.orderingKey === undefined ? null : keyTemplate(spec.orderingKey, `${where}: orderingKey`),
+    whenDead: oneOf(where, "whenDead", spec.whenDead ?? "halt", ["halt", "skip"] as const),
+    locks: names("locks"),
+    sharedLocks: names("sharedLocks"),
+    limitNames: named.map(({ name }) => name),
+    limitMaxes: named.map(({ max }) => max),
+    uniqueKey: spec.uniqueKey === undefined ? null : keyTemplate(spec.uniqueKey, `${where}: uniqueKey`),
+    uniqueForMs: spec.uniqueFor === undefined ? null : parseDuration(spec.uniqueFor, `${where}: uniqueFor`),
+    onConflict: oneOf(where, "onConflict", spec.onConflict ?? "keep", ["keep", "replace", "reschedule"] as const),
+    deadlineMs: spec.deadline === undefined ? null : parseDuration(spec.deadline, `${where}: deadline`),
+    whenMissed: oneOf(where, "whenMissed", spec.whenMissed ?? "dead", ["dead", "run"] as const),
+  };
+}
+
+function oneOf<T extends string>(where: string, option: string, value: unknown, known: readonly T[]): T {
+  const found = known.find((one) => one === value);
+  if (found !== undefined) return found;
+  throw invalid(where, option, value, `expected ${known.map((one) => `"${one}"`).join(" or ")}`);
 }
 
 function definition<S extends StandardSchema>(

@@ -2,13 +2,16 @@
 // "One-shot" is a single short transaction beside the session; "session" is the claiming connection.
 
 import type { KindPolicy, QueryResult } from "./define.ts";
+import type { ScheduleRow } from "./schedule.ts";
 import type {
   Claim,
   Grant,
+  Enqueued,
   JobId,
   JobRequest,
   JobView,
   OperatorAnswer,
+  ScheduleView,
   Skip,
   SkipReason,
   TickReport,
@@ -20,6 +23,15 @@ export interface WakeAnswer {
   readonly ready: boolean;
   readonly suspects: boolean;
   readonly crashed: number;
+  /** Schedules that are due, with their next occurrence; of a fresh one, when it was registered. */
+  readonly schedules: readonly {
+    readonly name: string;
+    readonly definition: string;
+    readonly nextAt: string;
+    readonly fresh: boolean;
+  }[];
+  /** The database's clock. */
+  readonly now: string;
   readonly faults: readonly { readonly step: string; readonly sqlstate: string }[];
 }
 
@@ -37,6 +49,8 @@ export interface ClaimRequest {
   readonly revision: number;
   readonly batch: number;
   readonly quarantined: boolean;
+  /** Ticks at once in this installation, null for no limit. */
+  readonly tickSlots: number | null;
   /** How long this tick's transaction may live from now on; the server ends it a grace period later. */
   readonly hardMs: number;
 }
@@ -51,7 +65,7 @@ export interface ClaimAnswer {
 
 /** One job's line in finish. */
 export interface FinishJob extends Numbered {
-  readonly outcome: "done" | "failed" | "dead" | "snoozed" | "released";
+  readonly outcome: "done" | "failed" | "dead" | "snoozed" | "released" | "cancelled" | "missed";
   readonly error?: string;
   readonly inMs?: number;
   readonly at?: string;
@@ -60,7 +74,7 @@ export interface FinishJob extends Numbered {
 
 export interface FinishRow {
   readonly jobId: JobId;
-  readonly state: "ready" | "scheduled" | "dead";
+  readonly state: "ready" | "scheduled" | "blocked" | "dead" | "cancelled";
   readonly dueAt: Date;
   readonly error: string | null;
 }
@@ -85,8 +99,16 @@ export interface SettleRequest {
 }
 
 export type EnqueueAnswer =
-  | { readonly type: "enqueued"; readonly ids: readonly JobId[] }
+  | { readonly type: "enqueued"; readonly jobs: readonly Enqueued[] }
   | { readonly type: "refused"; readonly i: number; readonly reason: string; readonly detail: string };
+
+/** What a deployment registers under its digest. */
+export interface Deployment {
+  readonly kinds: readonly KindPolicy[];
+  readonly schedules: readonly ScheduleRow[];
+  /** Limits of whole queues. */
+  readonly queueMax: Readonly<Record<string, number>>;
+}
 
 /** A connection the caller owns; the job commits with whatever the caller does on it. */
 export interface CallerClient {
@@ -128,7 +150,15 @@ export interface Gateway {
     readonly queues: readonly string[];
     readonly historyMs: number | null;
   }): Promise<WakeAnswer>;
-  register(request: { readonly digest: string; readonly kinds: readonly KindPolicy[] }): Promise<number>;
+  register(request: Deployment & { readonly digest: string }): Promise<number>;
+  /** Fires a schedule if nobody has meanwhile. Answers the jobs, or null where somebody else was first. */
+  fire(request: {
+    readonly name: string;
+    readonly definition: string;
+    readonly nextAt: string;
+    readonly occurrences: readonly Date[];
+    readonly newNextAt: Date;
+  }): Promise<readonly JobId[] | null>;
   session(): Session;
   fence(request: {
     readonly tickId: string;
@@ -137,10 +167,20 @@ export interface Gateway {
     readonly housekeep: boolean;
   }): Promise<readonly Grant[]>;
   settle(request: SettleRequest): Promise<"committed" | "lost">;
+  /** Which of these running jobs somebody wants cancelled. */
+  cancelled(jobs: readonly JobId[]): Promise<readonly JobId[]>;
   cancelQuery(request: { readonly pid: number; readonly kind: string; readonly jobId: JobId }): Promise<boolean>;
   /** All or none; in the caller's transaction when `client` is given, else in a one-shot. */
   enqueue(requests: readonly JobRequest[], client?: CallerClient): Promise<EnqueueAnswer>;
   job(id: JobId): Promise<JobView | null>;
   retry(id: JobId): Promise<OperatorAnswer>;
   discard(id: JobId): Promise<OperatorAnswer>;
+  skip(id: JobId): Promise<OperatorAnswer>;
+  cancel(id: JobId): Promise<OperatorAnswer>;
+  /** Whether that changed anything. */
+  pauseQueue(name: string): Promise<boolean>;
+  resumeQueue(name: string): Promise<boolean>;
+  schedules(): Promise<readonly ScheduleView[]>;
+  pauseSchedule(name: string): Promise<boolean>;
+  resumeSchedule(name: string, nextAt: Date): Promise<boolean>;
 }

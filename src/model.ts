@@ -14,6 +14,14 @@ export interface Claim {
   readonly jobId: JobId;
   readonly attempt: number;
   readonly kind: string;
+  /** Jobs of this tick that must have ended before it starts: they share a name with it. */
+  readonly after: readonly JobId[];
+  /** The job before it in its ordering key, which must have ended done. */
+  readonly behind: JobId | null;
+  /** Its deadline has passed: it is not started, it becomes a dead letter. */
+  readonly missed: boolean;
+  /** Its slack is below its timeout. */
+  readonly atRisk: boolean;
 }
 
 /** Why a candidate was left alone. */
@@ -24,12 +32,18 @@ export type SkipReason =
   | "unknown-kind" // no definition of this kind in this deployment
   | "newer-revision" // enqueued under a newer deployment's policy
   | "unfit" // its timeout does not fit the time that is left
-  | "alone"; // of a kind that runs in a tick of its own
+  | "alone" // of a kind that runs in a tick of its own
+  | "limit-full" // every slot of a limit is taken
+  | "behind" // another job of its ordering key stands before it
+  | "reserved" // an older job has reserved one of its names
+  | "tick-slots"; // as many ticks run as the installation allows
 
 export interface Skip {
   readonly jobId: JobId;
   readonly kind: string;
   readonly reason: SkipReason;
+  /** The busy name, for `busy`, `limit-full` and `reserved`. */
+  readonly lock?: string;
 }
 
 /** A job on record as started by this tick, with what its handler needs. */
@@ -43,6 +57,7 @@ export interface Grant {
   readonly runAt: Date;
   readonly enqueuedAt: Date;
   readonly failures: number;
+  readonly deadlineAt: Date | null;
 }
 
 /** A job as it goes to the database: validated, its payload proven to be JSON. */
@@ -52,6 +67,9 @@ export interface JobRequest {
   /** Instant in UTC, ISO 8601. */
   readonly runAt?: string;
   readonly delayMs?: number;
+  /** Instant in UTC, ISO 8601. */
+  readonly deadlineAt?: string;
+  readonly priority?: number;
 }
 
 /** How an attempt ended, as `run` saw it. */
@@ -65,17 +83,19 @@ export type Outcome =
       readonly at: string | null;
       readonly enqueue: readonly JobRequest[];
     }
-  | { readonly type: "released"; readonly why: "budget" | "burned" };
+  | { readonly type: "released"; readonly why: "budget" | "burned" | "behind" }
+  | { readonly type: "cancelled" }
+  | { readonly type: "missed" };
 
 /** Where a job stands. `running` is derived from the lock table, the row never says it. */
-export type JobState = "scheduled" | "ready" | "running" | "dead" | "done" | "discarded";
+export type JobState = "scheduled" | "ready" | "blocked" | "running" | "dead" | "done" | "discarded" | "cancelled";
 
 /** What became of one job of a tick. */
 export interface JobResult {
   readonly jobId: JobId;
   readonly kind: string;
   readonly attempt: number;
-  readonly result: "done" | "retried" | "dead" | "snoozed" | "released" | "interrupted" | "unsettled" | "refused";
+  readonly result: "done" | "retried" | "dead" | "snoozed" | "released" | "interrupted" | "unsettled" | "refused" | "cancelled" | "missed";
   /** Code of the error of a failed attempt. */
   readonly code?: string;
   /** When a retried or snoozed job is due again, ISO 8601. */
@@ -95,6 +115,11 @@ export interface TickReport {
   readonly done: number;
   readonly retried: number;
   readonly dead: number;
+  readonly cancelled: number;
+  /** Jobs whose deadline had passed before they could start; dead letters now. */
+  readonly missed: number;
+  /** Jobs started with less slack to their deadline than their timeout. */
+  readonly atRisk: number;
   readonly snoozed: number;
   /** Handed back untouched: the budget ended, or the fence's answer never came. */
   readonly released: number;
@@ -131,11 +156,18 @@ export interface InvocationReport {
   readonly done: number;
   readonly retried: number;
   readonly dead: number;
+  readonly cancelled: number;
+  /** Jobs whose deadline had passed before they could start; dead letters now. */
+  readonly missed: number;
+  /** Jobs started with less slack to their deadline than their timeout. */
+  readonly atRisk: number;
   readonly snoozed: number;
   readonly released: number;
   readonly skipped: Partial<Record<SkipReason, number>>;
   /** Attempts found whose holder had died. */
   readonly crashed: number;
+  /** Schedules fired: their names, and the jobs each of them enqueued. */
+  readonly fired: readonly { readonly schedule: string; readonly jobs: readonly JobId[] }[];
   readonly roundTrips: { readonly session: number; readonly oneShot: number };
   readonly wakeMs: number;
   readonly connectMs: number;
@@ -159,10 +191,29 @@ export interface JobView {
   readonly enqueuedAt: string;
   readonly finishedAt: string | null;
   readonly deadAt: string | null;
-  readonly deadReason: "attempts" | "handler" | "crashed" | null;
+  readonly deadReason: "attempts" | "handler" | "crashed" | "missed" | null;
   readonly lastError: string | null;
   readonly payload: unknown;
+  readonly orderingKey: string | null;
+  /** Its place in the line of its key, drawn at COMMIT. */
+  readonly place: string | null;
+  readonly uniqueKey: string | null;
+  readonly deadlineAt: string | null;
+  /** Names it needs while it runs. */
+  readonly locks: readonly string[] | null;
   readonly attempts: readonly AttemptView[];
+}
+
+/** A schedule as `inspect` shows it. Instants in ISO 8601, UTC. */
+export interface ScheduleView {
+  readonly name: string;
+  readonly cron: string;
+  readonly timeZone: string;
+  readonly kind: string;
+  readonly catchUp: "all" | "last" | "none";
+  readonly nextAt: Date;
+  readonly lastAt: Date | null;
+  readonly pausedAt: Date | null;
 }
 
 export interface AttemptView {
@@ -171,20 +222,28 @@ export interface AttemptView {
   readonly quarantined: boolean;
   readonly startedAt: string;
   readonly endedAt: string | null;
-  readonly outcome: "done" | "failed" | "snoozed" | "released" | "interrupted" | "crashed" | null;
+  readonly outcome: "done" | "failed" | "snoozed" | "released" | "interrupted" | "crashed" | "cancelled" | null;
   readonly error: string | null;
 }
 
-/** What `enqueue` answers. */
+/** What `enqueue` answers. Only `enqueued` and `successor` are new jobs; `id` is the job that stands for the request. */
 export interface Enqueued {
-  readonly type: "enqueued";
+  /**
+   * `duplicate`: another job has the unique key, nothing changed. `replaced`, `rescheduled`: that job was changed.
+   * `successor`: that job runs right now, so this new one follows it.
+   */
+  readonly type: "enqueued" | "duplicate" | "replaced" | "rescheduled" | "successor";
   readonly id: JobId;
 }
 
-/** What `retry` and `discard` of a dead letter answer. */
+/** What operator verbs answer. */
 export type OperatorAnswer =
   | { readonly type: "retried" }
   | { readonly type: "discarded" }
+  | { readonly type: "skipped" }
+  | { readonly type: "cancelled" }
+  /** The job runs; its handler's signal aborts within seconds. */
+  | { readonly type: "requested" }
   | { readonly type: "busy" }
   | { readonly type: "not-found" }
   | { readonly type: "not-dead"; readonly state: string };

@@ -1,6 +1,8 @@
 -- Registers the kinds of a deployment under their digest and answers its revision.
 -- Argument: {"digest": text, "kinds": [{"name", "queue", "priority", "targetLatencyMs", "timeoutMs", "maxAttempts",
---           "maxCrashes", "backoff", "minBackoffMs", "maxBackoffMs", "alone"}, ...]}
+--           "maxCrashes", "backoff", "minBackoffMs", "maxBackoffMs", "alone", "orderingKey", "whenDead", "locks",
+--           "sharedLocks", "limitNames", "limitMaxes", "uniqueKey", "uniqueForMs", "onConflict", "deadlineMs",
+--           "whenMissed"}, ...], "queueMax"?: {queue: integer}, "schedules"?: see write_schedules}
 -- A digest seen before changes nothing, so that an old deployment that is still running never displaces a newer one.
 -- Locks: the name "register", until the transaction ends. Raises: PC001.
 create or replace function pgclaim.register_v1(request jsonb)
@@ -27,17 +29,23 @@ begin
     select p.*
     from jsonb_to_recordset(request -> 'kinds') as p(
       name text, queue text, priority smallint, "targetLatencyMs" bigint, "timeoutMs" bigint, "maxAttempts" integer,
-      "maxCrashes" integer, backoff text, "minBackoffMs" bigint, "maxBackoffMs" bigint, alone boolean
+      "maxCrashes" integer, backoff text, "minBackoffMs" bigint, "maxBackoffMs" bigint, alone boolean,
+      "orderingKey" text, "whenDead" text, locks text[], "sharedLocks" text[], "limitNames" text[], "limitMaxes" integer[],
+      "uniqueKey" text, "uniqueForMs" bigint, "onConflict" text, "deadlineMs" bigint, "whenMissed" text
     )
     order by p.name
   loop
     insert into pgclaim.kind as o (
       name, namespace, revision, queue, priority, target_latency_ms, timeout_ms, max_attempts, max_crashes,
-      backoff, min_backoff_ms, max_backoff_ms, alone
+      backoff, min_backoff_ms, max_backoff_ms, alone, ordering_key, when_dead, locks, shared_locks, limit_names,
+      limit_maxes, unique_key, unique_for_ms, on_conflict, deadline_ms, when_missed
     )
     values (
       k.name, next_namespace, known, k.queue, k.priority, k."targetLatencyMs", k."timeoutMs", k."maxAttempts",
-      k."maxCrashes", k.backoff, k."minBackoffMs", k."maxBackoffMs", k.alone
+      k."maxCrashes", k.backoff, k."minBackoffMs", k."maxBackoffMs", k.alone, k."orderingKey",
+      coalesce(k."whenDead", 'halt'), coalesce(k.locks, '{}'), coalesce(k."sharedLocks", '{}'),
+      coalesce(k."limitNames", '{}'), coalesce(k."limitMaxes", '{}'), k."uniqueKey", k."uniqueForMs",
+      coalesce(k."onConflict", 'keep'), k."deadlineMs", coalesce(k."whenMissed", 'dead')
     )
     on conflict (name) do update
     set
@@ -51,14 +59,34 @@ begin
       backoff = excluded.backoff,
       min_backoff_ms = excluded.min_backoff_ms,
       max_backoff_ms = excluded.max_backoff_ms,
-      alone = excluded.alone
+      alone = excluded.alone,
+      ordering_key = excluded.ordering_key,
+      when_dead = excluded.when_dead,
+      locks = excluded.locks,
+      shared_locks = excluded.shared_locks,
+      limit_names = excluded.limit_names,
+      limit_maxes = excluded.limit_maxes,
+      unique_key = excluded.unique_key,
+      unique_for_ms = excluded.unique_for_ms,
+      on_conflict = excluded.on_conflict,
+      deadline_ms = excluded.deadline_ms,
+      when_missed = excluded.when_missed
     -- An unchanged policy keeps its revision, so both deployments go on claiming the kind during a rollout.
     where (o.queue, o.priority, o.target_latency_ms, o.timeout_ms, o.max_attempts, o.max_crashes, o.backoff,
-        o.min_backoff_ms, o.max_backoff_ms, o.alone)
+        o.min_backoff_ms, o.max_backoff_ms, o.alone, o.ordering_key, o.when_dead, o.locks, o.shared_locks, o.limit_names,
+        o.limit_maxes, o.unique_key, o.unique_for_ms, o.on_conflict, o.deadline_ms, o.when_missed)
       is distinct from (excluded.queue, excluded.priority, excluded.target_latency_ms, excluded.timeout_ms,
         excluded.max_attempts, excluded.max_crashes, excluded.backoff, excluded.min_backoff_ms,
-        excluded.max_backoff_ms, excluded.alone);
+        excluded.max_backoff_ms, excluded.alone, excluded.ordering_key, excluded.when_dead, excluded.locks,
+        excluded.shared_locks, excluded.limit_names, excluded.limit_maxes, excluded.unique_key, excluded.unique_for_ms,
+        excluded.on_conflict, excluded.deadline_ms, excluded.when_missed);
     next_namespace := next_namespace + 1;
   end loop;
+  -- Limits of queues are the deployment's as a whole; a queue it does not name has none.
+  update pgclaim.queue q set max = null where q.max is not null and not coalesce(request -> 'queueMax', '{}') ? q.name;
+  insert into pgclaim.queue as q (name, max)
+  select m.key, m.value::integer from jsonb_each_text(coalesce(request -> 'queueMax', '{}')) m order by m.key
+  on conflict on constraint queue_pkey do update set max = excluded.max;
+  perform pgclaim.write_schedules(known, coalesce(request -> 'schedules', '[]'));
   return known;
 end $$;

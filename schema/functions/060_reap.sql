@@ -69,6 +69,10 @@ begin
         dead_reason = 'crashed',
         last_error = 'The holder''s transaction ended without an outcome, ' || charges || ' times while the job ran alone.'
       where w.id = a.job_id;
+      -- No gate lock here: the reaper waits for nobody. A note asks for the refill.
+      if j.gate is not null then
+        insert into pgclaim.recheck (gate) values (j.gate);
+      end if;
     elsif exists (select from pgclaim.attempt o where o.job_id = a.job_id and o.n = a.n and o.quarantined) then
       wait_ms := pgclaim.backoff_ms(k.backoff, k.min_backoff_ms, k.max_backoff_ms, charges, random());
       update pgclaim.job w
@@ -77,8 +81,11 @@ begin
         suspect = true,
         state = 'scheduled',
         run_at = clock_timestamp() + wait_ms * interval '1 millisecond',
-        rank = clock_timestamp() + (wait_ms + k.target_latency_ms) * interval '1 millisecond'
+        rank = coalesce(w.deadline_at, clock_timestamp() + (wait_ms + k.target_latency_ms) * interval '1 millisecond')
       where w.id = a.job_id;
+      if j.gate is not null and j.ordering_key is null then
+        insert into pgclaim.recheck (gate) values (j.gate);
+      end if;
     else
       -- Not a charge: it ran beside others, any of them may have been the killer. It stays due, as a suspect.
       update pgclaim.job w set attempt = greatest(w.attempt, a.n), suspect = true where w.id = a.job_id;

@@ -33,6 +33,24 @@ begin
   where t.id in (select o.id from pgclaim.tick o where o.decided_at < clock_timestamp() - interval '7 days' limit slice);
   get diagnostics n = row_count;
   pruned := pruned + n;
+  delete from pgclaim.unique_key k
+  where (k.kind, k.key) in (
+    select o.kind, o.key from pgclaim.unique_key o where o.expires_at < clock_timestamp() limit slice
+  );
+  get diagnostics n = row_count;
+  pruned := pruned + n;
+  delete from pgclaim.cancel_request r
+  where r.job_id in (
+    select o.job_id from pgclaim.cancel_request o
+    where not exists (select from pgclaim.job j where j.id = o.job_id)
+    limit slice
+  );
+  delete from pgclaim.reservation r
+  where r.name in (
+    select o.name from pgclaim.reservation o
+    where not exists (select from pgclaim.job j where j.id = o.job_id and j.state = 'ready')
+    limit slice
+  );
   if history_ms is not null then
     delete from pgclaim.history h
     where h.job_id in (

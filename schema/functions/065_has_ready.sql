@@ -15,6 +15,7 @@ declare
   q text;
 begin
   foreach q in array queues loop
+    continue when exists (select from pgclaim.queue p where p.name = q and p.paused_at is not null);
     if of_suspects then
       perform from pgclaim.job j
       where j.queue = q and j.state = 'ready' and j.suspect

@@ -1,11 +1,12 @@
 -- What an invocation asks before it opens a connection: is anything due, and does the database know my kinds?
--- Argument: {"digest": text, "queues": [text], "reapSlice": integer, "dueSlice": integer, "pruneSlice": integer,
---           "historyMs": integer | null}
+-- Argument: {"digest": text, "queues": [text], "reapSlice", "dueSlice", "gateSlice", "reserveSlice", "pruneSlice",
+--           "reserveMs": integer, "historyMs": integer | null}
 -- Answers:  {"revision": integer | null (unknown digest), "ready": boolean, "suspects": boolean, "crashed": integer,
---           "promoted": integer, "pruned": integer, "faults": [{"step", "sqlstate"}]}
+--           "promoted": integer, "pruned": integer, "faults": [{"step", "sqlstate"}],
+--           "schedules": [{"name", "definition", "nextAt", "fresh"}, ...] (due ones), "now": timestamptz}
 -- "Is anything due" comes first and each housekeeping step stands in a sub-block of its own: housekeeping must never be
 -- what stops the work. A ready row with an open attempt is being run by somebody (or is the reaper's), so it wakes nobody.
--- Locks: only tried. Raises: PC001.
+-- Locks: only tried, but for the gates' of recheck_gates, which come last. Raises: PC001.
 create or replace function pgclaim.wake_v1(request jsonb)
 returns jsonb
 language plpgsql volatile
@@ -19,6 +20,7 @@ declare
   promoted integer := 0;
   pruned integer := 0;
   faults jsonb := '[]';
+  schedules jsonb;
 begin
   perform pgclaim.require_read_committed();
   select r.n into known from pgclaim.revision r where r.digest = request ->> 'digest';
@@ -34,9 +36,27 @@ begin
     faults := faults || jsonb_build_object('step', 'promote', 'sqlstate', sqlstate);
   end;
   begin
+    perform pgclaim.reserve((request ->> 'reserveMs')::bigint, (request ->> 'reserveSlice')::integer);
+  exception when others then
+    faults := faults || jsonb_build_object('step', 'reserve', 'sqlstate', sqlstate);
+  end;
+  begin
     pruned := pgclaim.prune((request ->> 'pruneSlice')::integer, (request ->> 'historyMs')::bigint);
   exception when others then
     faults := faults || jsonb_build_object('step', 'prune', 'sqlstate', sqlstate);
+  end;
+  select jsonb_agg(jsonb_build_object('name', s.name, 'definition', s.definition, 'nextAt', s.next_at, 'fresh', s.fresh) order by s.next_at)
+  into schedules
+  from (
+    select * from pgclaim.schedule o
+    where o.paused_at is null and o.next_at <= clock_timestamp()
+    order by o.next_at
+    limit 100
+  ) s;
+  begin
+    promoted := promoted + pgclaim.recheck_gates((request ->> 'gateSlice')::integer);
+  exception when others then
+    faults := faults || jsonb_build_object('step', 'recheck', 'sqlstate', sqlstate);
   end;
   if not ready and promoted > 0 then
     ready := pgclaim.has_ready(queues, false);
@@ -49,6 +69,8 @@ begin
     'crashed', crashed,
     'promoted', promoted,
     'pruned', pruned,
-    'faults', faults
+    'faults', faults,
+    'schedules', coalesce(schedules, '[]'),
+    'now', clock_timestamp()
   );
 end $$;

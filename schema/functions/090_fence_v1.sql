@@ -1,5 +1,5 @@
 -- Puts on record, durably, that attempt n of each job has started, and answers which of them are granted and what to run.
--- Argument: {"tick": uuid, "quarantined": boolean, "jobs": [{"id", "n"}, ...], "reapSlice"?, "dueSlice"?: integer}
+-- Argument: {"tick": uuid, "quarantined": boolean, "jobs": [{"id", "n"}, ...], "reapSlice"?, "dueSlice"?, "gateSlice"?: integer}
 -- Rows:     the granted ones. Run these and no others. The payload comes from here and not from claim, so that a payload
 --           that breaks the invocation has been counted before it was loaded.
 -- Repeatable by the same tick with the same answer; refused for every other tick, because n is a primary key.
@@ -7,7 +7,7 @@
 create or replace function pgclaim.fence_v1(request jsonb)
 returns table (
   job_id bigint, attempt integer, kind text, payload text, idempotency_key text, run_at timestamptz,
-  enqueued_at timestamptz, failures integer
+  enqueued_at timestamptz, failures integer, deadline_at timestamptz
 )
 language plpgsql volatile
 as $$
@@ -28,12 +28,14 @@ begin
     begin
       perform pgclaim.reap((request ->> 'reapSlice')::integer);
       perform pgclaim.promote_due((request ->> 'dueSlice')::integer);
+      perform pgclaim.recheck_gates((request ->> 'gateSlice')::integer);
     exception when others then
       null; -- housekeeping for the next tick; wake does the same steps and reports their faults
     end;
   end if;
   return query
-  select a.job_id, a.n, j.kind, j.payload::text, j.id || '-' || right(to_hex(i.seed), 8), j.run_at, j.enqueued_at, j.failures
+  select a.job_id, a.n, j.kind, j.payload::text, j.id || '-' || right(to_hex(i.seed), 8), j.run_at, j.enqueued_at, j.failures,
+    j.deadline_at
   from rows from (jsonb_to_recordset(request -> 'jobs') as (id bigint, n integer)) with ordinality u(id, n, o)
   join pgclaim.attempt a on a.job_id = u.id and a.n = u.n
   join pgclaim.job j on j.id = a.job_id

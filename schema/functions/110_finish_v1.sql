@@ -1,17 +1,25 @@
 -- Writes the outcomes of a whole tick; COMMIT follows in the same message.
 -- Argument: {"tick": uuid, "invocation": text, "report": object,
---            "jobs": [{"id", "n", "outcome": 'done' | 'failed' | 'dead' | 'snoozed' | 'released',
+--            "jobs": [{"id", "n", "outcome": 'done' | 'failed' | 'dead' | 'snoozed' | 'released' | 'cancelled' | 'missed',
 --                      "error"?: text, "inMs"?: integer, "at"?: timestamptz, "enqueue"?: [job, ...]}, ...]}
 --           failed: another attempt after inMs, or after the kind's backoff, or a dead letter at max_attempts.
 --           dead: the handler asked for it. snoozed: due again after inMs or at. released: granted and not run, or a
---           number whose fence answer never came (it is burned, so that a late fence grants nothing).
--- Rows:     what became of each job: (job_id, state 'done' | 'ready' | 'scheduled' | 'dead', run_at, error).
--- Locks:    the tick row first; whoever inserts it decides the tick's fate. Then attempts by ascending job id, then jobs.
+--           number whose fence answer never came (it is burned, so that a late fence grants nothing). cancelled: stopped
+--           because somebody asked for it. missed: never fenced, its deadline has passed.
+-- Rows:     what became of each job: (job_id, state 'ready' | 'scheduled' | 'blocked' | 'dead', or
+--           'cancelled' for one whose cancel came while it failed; run_at, error). Nothing for what is done.
+-- Locks:    the tick row first; whoever inserts it decides the tick's fate. Then the gate locks of every gated job of the
+--           tick and of all it has enqueued, sorted, in one pass; then attempts by ascending job id, then jobs.
 -- Raises:   PC001; PC004 outside the claiming transaction; PC005 where an attempt is not ours to close; 23505 on
 --           tick_pkey when settle has declared this tick lost.
+-- Index:    job_pkey and attempt_pkey, one probe for each job, whatever the statistics say (see fence_v1).
 create or replace function pgclaim.finish_v1(request jsonb)
 returns table (job_id bigint, state text, run_at timestamptz, error text)
 language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   this_tick uuid := (request ->> 'tick')::uuid;
@@ -25,6 +33,8 @@ declare
   ats timestamptz[];
   affected integer;
   counts jsonb;
+  gates text[];
+  g text;
 begin
   perform pgclaim.require_read_committed();
   if current_setting('pgclaim.tick', true) is distinct from request ->> 'tick' then
@@ -51,13 +61,31 @@ begin
   select
     array_agg(u.id order by u.id),
     array_agg(u.n order by u.id),
-    array_agg(case when refusals ? u.id::text and u.outcome in ('done', 'snoozed') then 'failed' else u.outcome end order by u.id),
+    array_agg(case
+      when refusals ? u.id::text and u.outcome in ('done', 'snoozed') then 'failed'
+      -- It has ended, but not done, and somebody wants it gone.
+      when u.outcome in ('failed', 'snoozed', 'dead')
+        and exists (select from pgclaim.cancel_request r where r.job_id = u.id) then 'cancelled'
+      else u.outcome
+    end order by u.id),
     array_agg(coalesce(refusals ->> u.id::text, u.error) order by u.id),
     array_agg(case when not refusals ? u.id::text then u."inMs" end order by u.id),
     array_agg(case when not refusals ? u.id::text then u.at end order by u.id)
   into ids, ns, outcomes, errors, waits, ats
   from jsonb_to_recordset(request -> 'jobs')
     as u(id bigint, n integer, outcome text, error text, "inMs" bigint, at timestamptz);
+
+  -- All of them before the first write to a job row, whatever the outcomes: two ticks that wrote first and locked then
+  -- would deadlock. What this tick has enqueued is known by its missing place.
+  select array_agg(distinct w.gate) into gates
+  from (
+    select j.gate from pgclaim.job j where j.id = any (ids) and j.gate is not null
+    union all
+    select j.gate from pgclaim.job j where j.gate is not null and j.place is null
+  ) w;
+  if gates is not null then
+    perform pgclaim.lock_gates(gates);
+  end if;
 
   -- Own rows are closed whatever their outcome says: the tick row above excludes settle, our locks exclude the reaper.
   update pgclaim.attempt a
@@ -66,9 +94,9 @@ begin
     ended_at = clock_timestamp(),
     error = u.err
   from unnest(ids, ns, outcomes, errors) u(id, n, o, err)
-  where a.job_id = u.id and a.n = u.n and a.tick = this_tick and u.o <> 'released';
+  where a.job_id = u.id and a.n = u.n and a.tick = this_tick and u.o not in ('released', 'missed');
   get diagnostics affected = row_count;
-  if affected <> (select count(*) from unnest(outcomes) u(o) where u.o <> 'released') then
+  if affected <> (select count(*) from unnest(outcomes) u(o) where u.o not in ('released', 'missed')) then
     raise exception 'Tick % reports % attempts, % of them are its own.', this_tick, cardinality(ids), affected
       using errcode = 'PC005';
   end if;
@@ -90,21 +118,23 @@ begin
   from closed c
   where j.id = c.job_id;
 
-  -- History in the order in which the jobs ran is the order of ids while no job has a place.
+  -- History in the order in which the jobs ran: of a key by place, which need not be the order of ids.
   with gone as (
     delete from pgclaim.job j
     using unnest(ids, ns, outcomes) u(id, n, o)
-    where j.id = u.id and u.o = 'done'
-    returning j.id, j.kind, j.queue, u.n, j.failures, j.run_at, j.enqueued_at, j.last_error, j.payload
+    where j.id = u.id and u.o in ('done', 'cancelled')
+    returning j.id, j.kind, j.queue, u.o, u.n, j.failures, j.run_at, j.enqueued_at, j.last_error, j.payload,
+      j.ordering_key, j.place, j.deadline_at
   )
   insert into pgclaim.history (
-    job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload
+    job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload, ordering_key, place, deadline_at
   )
-  select g.id, g.kind, g.queue, 'done', g.n, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload
+  select g.id, g.kind, g.queue, g.o, g.n, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload, g.ordering_key,
+    g.place, g.deadline_at
   from gone g
-  order by g.id;
+  order by g.place, g.id;
   get diagnostics affected = row_count;
-  if affected <> (select count(*) from unnest(outcomes) u(o) where u.o = 'done') then
+  if affected <> (select count(*) from unnest(outcomes) u(o) where u.o in ('done', 'cancelled')) then
     raise exception 'Tick % reports jobs done that are gone.', this_tick using errcode = 'PC005';
   end if;
 
@@ -115,7 +145,7 @@ begin
       u.n,
       u.o,
       u.err,
-      u.o = 'dead' or (u.o = 'failed' and j.failures + 1 >= k.max_attempts) as dies,
+      u.o in ('dead', 'missed') or (u.o = 'failed' and j.failures + 1 >= k.max_attempts) as dies,
       coalesce(
         u.at,
         clock_timestamp() + coalesce(
@@ -127,25 +157,55 @@ begin
     from unnest(ids, ns, outcomes, errors, waits, ats) u(id, n, o, err, wait_ms, at)
     join pgclaim.job j on j.id = u.id
     join pgclaim.kind k on k.name = j.kind
-    where u.o in ('failed', 'dead', 'snoozed')
+    where u.o in ('failed', 'dead', 'snoozed', 'missed')
   )
   update pgclaim.job j
   set
-    attempt = d.n,
-    suspect = false,
-    failures = j.failures + case d.o when 'snoozed' then 0 else 1 end,
-    state = case when d.dies then 'dead' when d.due <= clock_timestamp() then 'ready' else 'scheduled' end,
+    attempt = case d.o when 'missed' then j.attempt else d.n end,
+    suspect = case d.o when 'missed' then j.suspect else false end,
+    failures = j.failures + case when d.o in ('snoozed', 'missed') then 0 else 1 end,
+    -- Of a limit or a name the refill below decides; a head keeps its key.
+    state = case
+      when d.dies then 'dead'
+      when d.due > clock_timestamp() then 'scheduled'
+      when j.gate is not null and j.ordering_key is null then 'blocked'
+      else 'ready'
+    end,
     run_at = case when d.dies then j.run_at else d.due end,
-    rank = case when d.dies then j.rank else d.due + d.slack end,
+    rank = case when d.dies then j.rank else coalesce(j.deadline_at, d.due + d.slack) end,
     dead_at = case when d.dies then clock_timestamp() end,
-    dead_reason = case when d.o = 'dead' then 'handler' when d.dies then 'attempts' end,
+    dead_reason = case d.o when 'dead' then 'handler' when 'missed' then 'missed' else case when d.dies then 'attempts' end end,
     last_error = coalesce(d.err, j.last_error)
   from decided d
   where j.id = d.id
   returning j.id, j.state, j.run_at, d.err;
   get diagnostics affected = row_count;
-  if affected <> (select count(*) from unnest(outcomes) u(o) where u.o in ('failed', 'dead', 'snoozed')) then
+  if affected <> (select count(*) from unnest(outcomes) u(o) where u.o in ('failed', 'dead', 'snoozed', 'missed')) then
     raise exception 'Tick % reports jobs that are gone.', this_tick using errcode = 'PC005';
+  end if;
+
+  return query
+  select u.id, 'cancelled'::text, clock_timestamp(), u.err
+  from unnest(ids, outcomes, errors) u(id, o, err)
+  where u.o = 'cancelled';
+
+  -- What outlives a job only while it is unfinished.
+  delete from pgclaim.unique_key k
+  where k.expires_at is null
+    and k.job_id in (select u.id from unnest(ids, outcomes) u(id, o) where u.o in ('done', 'cancelled'));
+  delete from pgclaim.reservation r where r.job_id = any (ids);
+  delete from pgclaim.cancel_request r
+  where r.job_id in (select u.id from unnest(ids, outcomes) u(id, o) where u.o in ('done', 'cancelled'));
+
+  -- Places for what this tick has enqueued, and then, in statements of their own, the refills.
+  if gates is not null then
+    perform pgclaim.draw_places(gates);
+    if exists (select from pgclaim.job j where j.gate is not null and j.place is null) then
+      raise exception 'Tick % would commit a job without a place.', this_tick using errcode = 'PC005';
+    end if;
+    foreach g in array gates loop
+      perform pgclaim.refill(g);
+    end loop;
   end if;
 
   select jsonb_object_agg(c.o, c.n) into counts

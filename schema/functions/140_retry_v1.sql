@@ -1,7 +1,9 @@
 -- Gives a dead letter a fresh set of attempts. Its number of attempts goes on counting; a job that killed its invocation
 -- stays a suspect and runs in quarantine first.
+-- Of an ordering key: where dead letters halt it, the job keeps its place and is the head again; where they let others pass,
+-- it gets a new place at the end, because with its old one it would stand before jobs that are already running.
 -- Answers: {"type": 'retried' | 'busy' | 'not-found' | 'not-dead', "state"?: text}. Own short transaction, never inside a
--- caller's. Locks: tries the job's. Raises: PC001.
+-- caller's. Locks: tries the job's, then waits for its gate's. Raises: PC001.
 create or replace function pgclaim.retry_v1(id bigint)
 returns jsonb
 language plpgsql volatile
@@ -10,30 +12,55 @@ declare
   j record;
 begin
   perform pgclaim.require_read_committed();
-  select o.kind into j from pgclaim.job o where o.id = retry_v1.id;
-  if not found then
-    return jsonb_build_object('type', 'not-found');
+  select * into j from pgclaim.lock_for_operator(retry_v1.id);
+  if j.answer is not null then
+    return j.answer;
   end if;
-  if not pgclaim.try_job_lock(j.kind, retry_v1.id) then
-    return jsonb_build_object('type', 'busy');
+  if j.state <> 'dead' then
+    return jsonb_build_object('type', 'not-dead', 'state', j.state);
   end if;
   update pgclaim.job o
   set
-    state = 'ready',
+    state = case when o.gate is null then 'ready' else 'blocked' end,
+    place = case when o.ordering_key is not null and o.when_dead = 'skip' then nextval('pgclaim.place_seq') else o.place end,
     failures = 0,
     crash_base = o.attempt,
     run_at = clock_timestamp(),
-    rank = clock_timestamp() + k.target_latency_ms * interval '1 millisecond',
+    -- A missed deadline cannot be met any more; who retries it wants it run all the same.
+    when_missed = case o.dead_reason when 'missed' then 'run' else o.when_missed end,
+    rank = coalesce(o.deadline_at, clock_timestamp() + k.target_latency_ms * interval '1 millisecond'),
     dead_at = null,
     dead_reason = null
   from pgclaim.kind k
-  where o.id = retry_v1.id and o.state = 'dead' and k.name = o.kind;
-  if found then
-    return jsonb_build_object('type', 'retried', 'state', 'ready');
+  where o.id = retry_v1.id and k.name = o.kind;
+  if j.gate is not null then
+    perform pgclaim.refill(j.gate);
   end if;
-  select o.state into j from pgclaim.job o where o.id = retry_v1.id;
+  return jsonb_build_object('type', 'retried');
+end $$;
+
+-- The locks of an operator verb: the job's, tried, and its gate's, waited for. Then the row as it stands under them.
+-- Answers: the verb's answer where there is nothing to do, else null, and the row's facts.
+create or replace function pgclaim.lock_for_operator(job_id bigint, out answer jsonb, out state text, out gate text)
+language plpgsql volatile
+as $$
+declare
+  job_kind text;
+begin
+  select o.kind, o.gate into job_kind, gate from pgclaim.job o where o.id = job_id;
   if not found then
-    return jsonb_build_object('type', 'not-found');
+    answer := jsonb_build_object('type', 'not-found');
+    return;
   end if;
-  return jsonb_build_object('type', 'not-dead', 'state', j.state);
+  if not pgclaim.try_job_lock(job_kind, job_id) then
+    answer := jsonb_build_object('type', 'busy');
+    return;
+  end if;
+  if gate is not null then
+    perform pgclaim.lock_gates(array[gate]);
+  end if;
+  select o.state into state from pgclaim.job o where o.id = job_id;
+  if not found then
+    answer := jsonb_build_object('type', 'not-found');
+  end if;
 end $$;

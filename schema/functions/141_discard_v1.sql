@@ -1,6 +1,33 @@
--- Takes a dead letter out of the queue for good; it stays in history as discarded.
+-- Takes a job out of the queue, into history. The refill lets its gate's next one through.
+-- Locks: the caller has the job's and its gate's.
+create or replace function pgclaim.take_out(id bigint, how text, gate_name text)
+returns void
+language plpgsql volatile
+as $$
+begin
+  update pgclaim.attempt a
+  set outcome = 'released', ended_at = clock_timestamp()
+  where a.job_id = take_out.id and a.outcome is null;
+  with gone as (
+    delete from pgclaim.job o where o.id = take_out.id returning o.*
+  )
+  insert into pgclaim.history (
+    job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload, ordering_key, place, deadline_at
+  )
+  select g.id, g.kind, g.queue, how, g.attempt, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload,
+    g.ordering_key, g.place, g.deadline_at
+  from gone g;
+  delete from pgclaim.unique_key k where k.job_id = take_out.id and k.expires_at is null;
+  delete from pgclaim.reservation r where r.job_id = take_out.id;
+  delete from pgclaim.cancel_request r where r.job_id = take_out.id;
+  if gate_name is not null then
+    perform pgclaim.refill(gate_name);
+  end if;
+end $$;
+
+-- Takes a dead letter out of the queue for good; it stays in history as discarded. A key it has halted goes on.
 -- Answers: {"type": 'discarded' | 'busy' | 'not-found' | 'not-dead', "state"?: text}. Own short transaction.
--- Locks: tries the job's. Raises: PC001.
+-- Locks: tries the job's, then waits for its gate's. Raises: PC001.
 create or replace function pgclaim.discard_v1(id bigint)
 returns jsonb
 language plpgsql volatile
@@ -9,29 +36,69 @@ declare
   j record;
 begin
   perform pgclaim.require_read_committed();
-  select o.kind into j from pgclaim.job o where o.id = discard_v1.id;
-  if not found then
-    return jsonb_build_object('type', 'not-found');
+  select * into j from pgclaim.lock_for_operator(discard_v1.id);
+  if j.answer is not null then
+    return j.answer;
   end if;
-  if not pgclaim.try_job_lock(j.kind, discard_v1.id) then
-    return jsonb_build_object('type', 'busy');
-  end if;
-  select o.state into j from pgclaim.job o where o.id = discard_v1.id;
-  if not found then
-    return jsonb_build_object('type', 'not-found');
-  elsif j.state <> 'dead' then
+  if j.state <> 'dead' then
     return jsonb_build_object('type', 'not-dead', 'state', j.state);
   end if;
-  update pgclaim.attempt a
-  set outcome = 'released', ended_at = clock_timestamp()
-  where a.job_id = discard_v1.id and a.outcome is null;
-  with gone as (
-    delete from pgclaim.job o where o.id = discard_v1.id returning o.*
-  )
-  insert into pgclaim.history (
-    job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload
-  )
-  select g.id, g.kind, g.queue, 'discarded', g.attempt, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload
-  from gone g;
+  perform pgclaim.take_out(discard_v1.id, 'discarded', j.gate);
   return jsonb_build_object('type', 'discarded');
 end $$;
+
+-- Lets the jobs behind a dead letter pass it: it stays one, and its key goes on.
+-- Answers: {"type": 'skipped' | 'busy' | 'not-found' | 'not-dead', "state"?: text}. Own short transaction.
+-- Locks: tries the job's, then waits for its gate's. Raises: PC001.
+create or replace function pgclaim.skip_v1(id bigint)
+returns jsonb
+language plpgsql volatile
+as $$
+declare
+  j record;
+begin
+  perform pgclaim.require_read_committed();
+  select * into j from pgclaim.lock_for_operator(skip_v1.id);
+  if j.answer is not null then
+    return j.answer;
+  end if;
+  if j.state <> 'dead' then
+    return jsonb_build_object('type', 'not-dead', 'state', j.state);
+  end if;
+  update pgclaim.job o set when_dead = 'skip' where o.id = skip_v1.id;
+  if j.gate is not null then
+    perform pgclaim.refill(j.gate);
+  end if;
+  return jsonb_build_object('type', 'skipped');
+end $$;
+
+-- Cancels a job: at once where nobody runs it; where somebody does, by a flag that its invocation sees.
+-- Answers: {"type": 'cancelled' | 'requested' | 'not-found'}. Own short transaction.
+-- Locks: tries the job's, then waits for its gate's. Raises: PC001.
+create or replace function pgclaim.cancel_v1(id bigint)
+returns jsonb
+language plpgsql volatile
+as $$
+declare
+  j record;
+begin
+  perform pgclaim.require_read_committed();
+  select * into j from pgclaim.lock_for_operator(cancel_v1.id);
+  if j.answer ->> 'type' = 'busy' then
+    insert into pgclaim.cancel_request (job_id) values (cancel_v1.id) on conflict on constraint cancel_request_pkey do nothing;
+    return jsonb_build_object('type', 'requested');
+  elsif j.answer is not null then
+    return j.answer;
+  end if;
+  perform pgclaim.take_out(cancel_v1.id, 'cancelled', j.gate);
+  return jsonb_build_object('type', 'cancelled');
+end $$;
+
+-- Which of these running jobs somebody wants cancelled. Argument: {"jobs": [id, ...]}. Reads only.
+create or replace function pgclaim.cancelled_v1(request jsonb)
+returns table (job_id bigint)
+language sql stable
+as $$
+  select r.job_id from pgclaim.cancel_request r
+  where r.job_id in (select v::bigint from jsonb_array_elements_text(request -> 'jobs') v)
+$$;

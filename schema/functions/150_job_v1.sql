@@ -48,13 +48,18 @@ as $$
       j.dead_at as "deadAt",
       j.dead_reason as "deadReason",
       j.last_error as "lastError",
-      j.payload
+      j.payload,
+      j.ordering_key as "orderingKey",
+      j.place::text as "place",
+      j.unique_key as "uniqueKey",
+      j.deadline_at as "deadlineAt",
+      array_to_json(j.locks || j.shared_locks || j.limit_names) as "locks"
     from pgclaim.job j
     where j.id = job_v1.id
     union all
     select
       h.job_id::text, h.kind, h.queue, h.outcome, h.attempts, h.failures, false, h.run_at, h.enqueued_at, h.finished_at,
-      null, null, h.last_error, h.payload
+      null, null, h.last_error, h.payload, h.ordering_key, h.place::text, null, h.deadline_at, null
     from pgclaim.history h
     where h.job_id = job_v1.id
   ) r

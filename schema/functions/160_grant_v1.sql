@@ -13,7 +13,7 @@ begin
   end if;
   execute format('grant usage on schema pgclaim to %I', role_name);
   if scope in ('enqueue', 'run') then
-    execute format('grant execute on function pgclaim.enqueue_v1(jsonb), pgclaim.enqueue(text, jsonb, timestamptz) to %I', role_name);
+    execute format('grant execute on function pgclaim.enqueue_v1(jsonb), pgclaim.enqueue(text, jsonb, timestamptz, timestamptz) to %I', role_name);
   end if;
   if scope = 'run' then
     execute format('grant execute on function
@@ -21,9 +21,19 @@ begin
       pgclaim.require_read_committed(), pgclaim.backoff_ms(text, bigint, bigint, integer, float8),
       pgclaim.register_v1(jsonb), pgclaim.wake_v1(jsonb), pgclaim.reap(integer), pgclaim.promote_due(integer),
       pgclaim.prune(integer, bigint), pgclaim.has_ready(text[], boolean), pgclaim.claim_v1(jsonb), pgclaim.fence_v1(jsonb),
-      pgclaim.end_turn_v1(jsonb), pgclaim.finish_v1(jsonb), pgclaim.settle_v1(jsonb), pgclaim.cancel_query_v1(jsonb)
+      pgclaim.end_turn_v1(jsonb), pgclaim.finish_v1(jsonb), pgclaim.settle_v1(jsonb), pgclaim.cancel_query_v1(jsonb),
+      pgclaim.lock_gates(text[]), pgclaim.refill(text), pgclaim.draw_places(text[]), pgclaim.recheck_gates(integer),
+      pgclaim.take_locks(bigint, text, text, text[], text[], text[], integer[], boolean, bigint[], boolean[], bigint[], integer, bigint),
+      pgclaim.take_slot(text, text, integer, bigint[], bigint), pgclaim.has_before(text, bigint),
+      pgclaim.reserve(bigint, integer), pgclaim.cancelled_v1(jsonb), pgclaim.write_schedules(integer, jsonb),
+      pgclaim.fire_v1(jsonb)
       to %I', role_name);
     execute format('grant select on pgclaim.installation to %I', role_name);
+    execute format('grant usage on sequence pgclaim.place_seq to %I', role_name);
+    execute format('grant select, insert, update on pgclaim.queue to %I', role_name);
+    execute format('grant select, insert, delete on pgclaim.recheck, pgclaim.reservation to %I', role_name);
+    execute format('grant select, delete on pgclaim.unique_key, pgclaim.cancel_request to %I', role_name);
+    execute format('grant select, insert, update, delete on pgclaim.schedule to %I', role_name);
     execute format('grant select, insert on pgclaim.revision to %I', role_name);
     execute format('grant select, insert, update on pgclaim.kind to %I', role_name);
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
@@ -31,11 +41,20 @@ begin
   elsif scope = 'operate' then
     execute format('grant execute on function
       pgclaim.job_key(integer, bigint), pgclaim.try_job_lock(text, bigint), pgclaim.require_read_committed(),
-      pgclaim.retry_v1(bigint), pgclaim.discard_v1(bigint), pgclaim.job_v1(bigint)
+      pgclaim.retry_v1(bigint), pgclaim.discard_v1(bigint), pgclaim.skip_v1(bigint), pgclaim.cancel_v1(bigint),
+      pgclaim.lock_for_operator(bigint), pgclaim.take_out(bigint, text, text), pgclaim.job_v1(bigint),
+      pgclaim.name_key(text, text, bigint), pgclaim.lock_gates(text[]), pgclaim.refill(text),
+      pgclaim.pause_queue_v1(text), pgclaim.resume_queue_v1(text), pgclaim.schedules_v1(),
+      pgclaim.pause_schedule_v1(text), pgclaim.resume_schedule_v1(text, timestamptz)
       to %I', role_name);
     execute format('grant select on pgclaim.installation, pgclaim.kind, pgclaim.revision, pgclaim.tick to %I', role_name);
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
     execute format('grant select, update on pgclaim.attempt to %I', role_name);
-    execute format('grant select, insert on pgclaim.history to %I', role_name);
+    execute format('grant select, insert on pgclaim.history, pgclaim.recheck to %I', role_name);
+    execute format('grant usage on sequence pgclaim.place_seq to %I', role_name);
+    execute format('grant select, insert, update on pgclaim.queue to %I', role_name);
+    execute format('grant select, update on pgclaim.schedule to %I', role_name);
+    execute format('grant select, delete on pgclaim.unique_key, pgclaim.reservation to %I', role_name);
+    execute format('grant select, insert, delete on pgclaim.cancel_request to %I', role_name);
   end if;
 end $$;

@@ -1,0 +1,44 @@
+-- A key from its template and a job's payload: account:{account} -> account:42. Null where the payload has no text, number
+-- or boolean at a placeholder's path, or the key is longer than 500 bytes.
+-- Two different sets of values never render alike: in a value, % and each sign that stands in the template's own text is
+-- written as %XX. Without that, "{a}:{b}" would make one key of (x:y, z) and (x, y:z), and a unique key would lose a job.
+create or replace function pgclaim.render_key(template text, payload jsonb)
+returns text
+language plpgsql immutable parallel safe
+as $$
+declare
+  special text := regexp_replace(regexp_replace(template, '\{[^}]*\}', '', 'g'), '[A-Za-z0-9%]', '', 'g');
+  rendered text := '';
+  rest text := template;
+  part text[];
+  value jsonb;
+  written text;
+  sign text;
+begin
+  loop
+    part := regexp_match(rest, '^([^{]*)\{([^}]*)\}(.*)$');
+    exit when part is null;
+    value := payload #> string_to_array(part[2], '.');
+    if value is null or jsonb_typeof(value) not in ('string', 'number', 'boolean') then
+      return null;
+    end if;
+    written := replace(value #>> '{}', '%', '%25');
+    for sign in select distinct s from regexp_split_to_table(special, '') s where s <> '' loop
+      written := replace(written, sign, '%' || upper(to_hex(ascii(sign))));
+    end loop;
+    rendered := rendered || part[1] || written;
+    rest := part[3];
+  end loop;
+  rendered := rendered || rest;
+  return case when octet_length(rendered) <= 500 then rendered end;
+end $$;
+
+-- Several keys, sorted and distinct; null if one of them cannot be rendered or there is none.
+create or replace function pgclaim.render_keys(templates text[], payload jsonb)
+returns text[]
+language sql immutable parallel safe
+as $$
+  select case when count(*) = count(r.key) then array_agg(distinct r.key order by r.key) end
+  from (select pgclaim.render_key(t, payload) collate "C" as key from unnest(templates) t) r
+  having count(*) > 0
+$$;
