@@ -9,9 +9,14 @@
 -- Locks:    the tick row first; whoever inserts it decides the tick's fate. Then attempts by ascending job id, then jobs.
 -- Raises:   PC001; PC004 outside the claiming transaction; PC005 where an attempt is not ours to close; 23505 on
 --           tick_pkey when settle has declared this tick lost.
+-- Index:    job_pkey and attempt_pkey, one probe for each job, whatever the statistics say (see fence_v1).
 create or replace function pgclaim.finish_v1(request jsonb)
 returns table (job_id bigint, state text, run_at timestamptz, error text)
 language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   this_tick uuid := (request ->> 'tick')::uuid;
