@@ -10,7 +10,9 @@ try {
   const { bytes, gzipBytes } = await bundleWorker({ minify: true });
   const fits = gzipBytes < LIMIT_GZIP_BYTES;
   console.log(`worker/index.ts, minified  ${kilobytes(bytes)}`);
-  console.log(`                  gzipped  ${kilobytes(gzipBytes)}  limit ${kilobytes(LIMIT_GZIP_BYTES)}  ${fits ? "ok" : "TOO LARGE"}`);
+  console.log(
+    `                  gzipped  ${kilobytes(gzipBytes)}  limit ${kilobytes(LIMIT_GZIP_BYTES)}  ${fits ? "ok" : "TOO LARGE"}`,
+  );
   process.exitCode = fits ? 0 : 1;
 } catch (error) {
   console.error(error instanceof Error ? error.message : String(error));

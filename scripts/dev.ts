@@ -10,6 +10,8 @@ import { createInterface } from "node:readline";
 import { parseArgs, parseEnv } from "node:util";
 import pg from "pg";
 import { migrate } from "../src/cli/migrate.ts";
+import type { InvocationReport } from "../src/model.ts";
+import { startAuthority } from "./demo/authority.ts";
 import { startBridge } from "./world/bridge.ts";
 import { deathwatch } from "./world/deathwatch.ts";
 import { freePort, resolveDatabase } from "./world/postgres.ts";
@@ -111,11 +113,20 @@ async function start(options: Options): Promise<void> {
     closers.push(() => bridge.close());
     signal.throwIfAborted();
   }
+  // As with the database: the one of the environment, else one of our own. What .dev.vars says was copied from us.
+  let authorityUrl = process.env.AUTHORITY_URL;
+  if (!authorityUrl) {
+    const authority = await startAuthority({ port: ports.authority });
+    closers.push(() => authority.close());
+    signal.throwIfAborted();
+    authorityUrl = authority.urlFor("dev");
+  }
   if (!external) fs.writeFileSync(PORTS_FILE, `${JSON.stringify(ports)}\n`);
   const vars: Vars = {
     ...devVars(),
     DATABASE_URL: database.url(),
     PGCLAIM_LOCAL_BRIDGE: bridged ? `${HOST}:${ports.bridge}` : "",
+    AUTHORITY_URL: authorityUrl,
     ...secrets(),
   };
   // A foreign server most likely wants SCRAM, which cannot be answered before it has asked.
@@ -128,6 +139,9 @@ async function start(options: Options): Promise<void> {
     `database  ${describe(database.url())} ${external ? "(DATABASE_URL)" : `(embedded, in ${path.relative(ROOT, POSTGRES_DIR)})`}`,
   );
   if (bridged) console.log(`bridge    ${HOST}:${ports.bridge}`);
+  console.log(
+    `authority ${authorityUrl}${process.env.AUTHORITY_URL ? " (AUTHORITY_URL)" : " (a stand-in that takes every report)"}`,
+  );
   if (options.databaseOnly) {
     console.log("For `npx wrangler dev` in another terminal: npm run --silent dev -- --print-vars > .dev.vars");
     console.log("Ctrl-C stops the database.");
@@ -138,7 +152,7 @@ async function start(options: Options): Promise<void> {
   await startWorker(options, vars);
   signal.throwIfAborted();
   const base = `http://${HOST}:${options.port}`;
-  console.log(`dashboard ${base}/`);
+  console.log(`Worker    ${base}`);
   console.log(`
 enqueue:  curl -X POST ${base}/api/jobs -H 'authorization: Bearer ${vars.PGCLAIM_ENQUEUE_SECRET}' \\
             -H 'content-type: application/json' \\
@@ -208,7 +222,7 @@ async function startWorker(options: Options, vars: Vars): Promise<void> {
   const served = new Promise<void>((resolve) => {
     const onLine = (line: string) => {
       if (!ready) early.push(line);
-      else if (worthShowing(line)) console.log(line);
+      else show(line);
       if (/Ready on /.test(line)) {
         ready = true;
         resolve();
@@ -231,22 +245,33 @@ async function startWorker(options: Options, vars: Vars): Promise<void> {
   });
 }
 
-/** wrangler's own notes on the calls we make ourselves would be half the output. */
-function worthShowing(line: string): boolean {
-  return line.trim() !== "" && !/\[wrangler:info\] GET \/cdn-cgi\/local\/scheduled/.test(line);
+/** Passes on what the Worker logs; an invocation's own line, which is long, in short unless something went wrong. */
+function show(line: string): void {
+  // wrangler's own notes on the calls we make ourselves would be half the output.
+  if (line.trim() === "" || /\[wrangler:info\] GET \/cdn-cgi\/local\/scheduled/.test(line)) return;
+  if (!line.startsWith('{"level":"info","event":"pgclaim.invocation"')) {
+    console.log(line);
+    return;
+  }
+  const report: InvocationReport = JSON.parse(line);
+  const { claimed, done, retried, roundTrips, totalMs } = report;
+  const counts = `claimed ${claimed}, done ${done}${retried > 0 ? `, retried ${retried}` : ""}`;
+  const trips = `${roundTrips.session}+${roundTrips.oneShot} round trips`;
+  console.log(
+    `${clockTime(Date.parse(report.startedAt))} ${report.trigger}: ${report.ended}, ${counts}, ${trips}, ${totalMs} ms`,
+  );
 }
 
 function startTicking(options: Options, base: string): void {
   const cron = cronOf(options.config);
   const tick = async (due: number) => {
     const query = new URLSearchParams({ cron, time: String(due), format: "json" });
-    const began = performance.now();
-    const say = (text: string) =>
-      console.log(`${clockTime(due)} tick ${text} (${Math.round(performance.now() - began)} ms)`);
+    // A tick that went well has logged its own line.
+    const say = (text: string) => console.error(`${clockTime(due)} tick ${text}`);
     try {
       const response = await fetch(`${base}/cdn-cgi/local/scheduled?${query}`, { signal: stopping.signal });
       const text = await response.text();
-      say(response.ok && text.includes('"ok"') ? "ok" : `failed: HTTP ${response.status} ${text.slice(0, 200)}`);
+      if (!response.ok || !text.includes('"ok"')) say(`failed: HTTP ${response.status} ${text.slice(0, 200)}`);
     } catch (error) {
       if (!stopping.signal.aborted) say(`failed: ${explain(error)}`);
     }
@@ -395,13 +420,16 @@ async function isFree(port: number): Promise<boolean> {
   });
 }
 
-/** The ports of Postgres and the bridge stay the same from run to run, so that .dev.vars keeps its worth. */
-async function chosenPorts(): Promise<{ postgres: number; bridge: number }> {
+/** The ports of Postgres, bridge and authority stay the same from run to run, so that .dev.vars keeps its worth. */
+async function chosenPorts(): Promise<{ postgres: number; bridge: number; authority: number }> {
   const known = readJson(PORTS_FILE);
   const keepOrDraw = async (port: string | undefined) =>
     port !== undefined && (await isFree(Number(port))) ? Number(port) : freePort();
-  const ports = { postgres: await keepOrDraw(known.postgres), bridge: await keepOrDraw(known.bridge) };
-  return ports;
+  return {
+    postgres: await keepOrDraw(known.postgres),
+    bridge: await keepOrDraw(known.bridge),
+    authority: await keepOrDraw(known.authority),
+  };
 }
 
 /** Given ones win; the others are drawn once and kept, so that a pasted curl works tomorrow as well. */

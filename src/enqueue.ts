@@ -17,6 +17,12 @@ export interface When {
 /** Instants Postgres and JavaScript both can hold. */
 const years = { first: 1, last: 9_999 } as const;
 
+/** Whether a value is a Date that the database takes as JSON writes it. */
+export function isStorableInstant(value: unknown): boolean {
+  const year = value instanceof Date ? value.getUTCFullYear() : Number.NaN;
+  return year >= years.first && year <= years.last;
+}
+
 /**
  * Checks one job. What is stored is what the caller passed, not what the schema made of it: it is parsed again before
  * run, and a transform must not run twice.
@@ -53,8 +59,7 @@ function due(kind: string, { runAt, delay }: When, at: string): { runAt?: string
   }
   if (delay !== undefined) return { delayMs: parseDuration(delay, `job "${kind}": delay`) };
   if (runAt === undefined) return {};
-  const year = runAt instanceof Date ? runAt.getUTCFullYear() : Number.NaN;
-  if (!(year >= years.first && year <= years.last)) {
+  if (!isStorableInstant(runAt)) {
     throw new UsageError(
       "PGCLAIM_INVALID_OPTION",
       `job "${kind}": runAt is ${runAt instanceof Date ? "no instant between the years 1 and 9999" : show(runAt)}; expected a Date.`,

@@ -1,6 +1,6 @@
 // fence: claims -> those whose attempt is on record. An answer that is lost is asked for once more; fence is repeatable.
 
-import { PgclaimError } from "./errors.ts";
+import { DatabaseError, describeError, type PgclaimError } from "./errors.ts";
 import type { Gateway } from "./gateway.ts";
 import type { Claim, Grant } from "./model.ts";
 
@@ -26,8 +26,15 @@ export async function fence(gateway: Gateway, request: FenceRequest): Promise<Fe
     try {
       return { type: "answered", grants: await gateway.fence({ ...rest, jobs }), asked: 2 };
     } catch (error) {
-      if (!(error instanceof PgclaimError)) throw error;
-      return { type: "lost", error, asked: 2 };
+      return { type: "lost", error: fenceFailed(error), asked: 2 };
     }
   }
+}
+
+function fenceFailed(cause: unknown): PgclaimError {
+  return new DatabaseError(
+    "PGCLAIM_FENCE_FAILED",
+    `The attempts could not be recorded, so nothing was started (${describeError(cause)}). The jobs are free again.`,
+    { cause },
+  );
 }

@@ -1,7 +1,16 @@
 // finish: the outcomes of a tick and COMMIT; and settle, where it is not known whether that happened.
 
 import { type Clock, wait } from "./clock.ts";
-import { constraintOf, databaseError, isTransient, PgclaimError, sqlStateOf, sqlStates } from "./errors.ts";
+import {
+  constraintOf,
+  DatabaseError,
+  databaseError,
+  describeError,
+  isTransient,
+  PgclaimError,
+  sqlStateOf,
+  sqlStates,
+} from "./errors.ts";
 import type { FinishJob, FinishRequest, FinishRow, Gateway, Session, SettleRequest } from "./gateway.ts";
 import type { Limits } from "./limits.ts";
 import type { Claim, JobId, Outcome } from "./model.ts";
@@ -20,12 +29,22 @@ export async function finish(session: Session, request: FinishRequest): Promise<
   try {
     return { type: "committed", rows: await session.finish(request) };
   } catch (thrown) {
-    const error = databaseError(thrown, "finishing a tick");
     const settledElsewhere = sqlStateOf(thrown) === sqlStates.uniqueViolation && constraintOf(thrown) === "tick_pkey";
     // A session that was lost in between carries its own error; its cause is what the driver said.
     const mark = session.lost.aborted || settledElsewhere || isTransient(thrown);
-    return { type: "failed", error, mark };
+    return { type: "failed", error: mark ? databaseError(thrown, "finishing a tick") : finishFailed(thrown), mark };
   }
+}
+
+/** On its own account: not the connection, and nothing that passes. Quarantine finds the job that is to blame. */
+function finishFailed(cause: unknown): PgclaimError {
+  const error = databaseError(cause, "finishing a tick");
+  if (error.code !== "PGCLAIM_QUERY_FAILED") return error;
+  return new DatabaseError(
+    "PGCLAIM_FINISH_FAILED",
+    `The tick could not commit (${describeError(cause)}). Its jobs run again, one by one.`,
+    { cause },
+  );
 }
 
 /** The lines of finish: what each job's handler left behind. */

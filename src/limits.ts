@@ -83,3 +83,6 @@ export const counts = {
 
 /** First wait, in milliseconds, before a tick that found only busy jobs is repeated; doubles, with full jitter. */
 export const busyRetryBaseMs = 100;
+
+/** How long a cancel that got no answer may still strike, counted from the end of the query it was meant for. */
+export const cancelGraceMs = 1_000;

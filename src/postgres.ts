@@ -4,15 +4,7 @@
 import { type Clock, timedOut, within } from "./clock.ts";
 import { type Database, literal, type PgClient } from "./database.ts";
 import type { QueryResult } from "./define.ts";
-import {
-  DatabaseError,
-  databaseError,
-  describeError,
-  isSessionOver,
-  sqlStateOf,
-  toError,
-  UsageError,
-} from "./errors.ts";
+import { DatabaseError, databaseError, describeError, sqlStateOf, toError, UsageError } from "./errors.ts";
 import type {
   CallerClient,
   ClaimAnswer,
@@ -80,7 +72,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
 
     async fence(request): Promise<readonly Grant[]> {
       const rows = await call(
-        `select job_id, attempt, kind, payload, idempotency_key, run_at, enqueued_at, failures from ${fn("fence_v1")}($1::jsonb)`,
+        `select job_id::text as job_id, attempt, kind, payload, idempotency_key, run_at, enqueued_at, failures from ${fn("fence_v1")}($1::jsonb)`,
         {
           tick: request.tickId,
           quarantined: request.quarantined,
@@ -125,7 +117,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
     },
 
     async enqueue(requests, client): Promise<EnqueueAnswer> {
-      const statement = `select i, type, job_id, detail from ${fn("enqueue_v1")}($1::jsonb)`;
+      const statement = `select i, type, job_id::text as job_id, detail from ${fn("enqueue_v1")}($1::jsonb)`;
       const argument = { jobs: requests };
       const rows =
         client === undefined
@@ -187,6 +179,8 @@ class PostgresSession implements Session {
   #firstAnswerBy = 0;
   #answered = false;
   #settings: TickSettings | null = null;
+  /** Settles when everything sent so far has been answered. */
+  #sent: Promise<unknown> = Promise.resolve();
   roundTrips = 0;
   handlerQueries = 0;
 
@@ -247,7 +241,7 @@ class PostgresSession implements Session {
         "begin isolation level read committed read write",
         ...this.#setLocal(limits.messageMs),
         "select pg_backend_pid() as pid",
-        `select job_id, attempt, kind, skip, skipped from ${this.#fn("claim_v1")}(${argument}::jsonb)`,
+        `select job_id::text as job_id, attempt, kind, skip, skipped from ${this.#fn("claim_v1")}(${argument}::jsonb)`,
       ],
       "claiming",
     ).catch((error: unknown) => {
@@ -266,16 +260,18 @@ class PostgresSession implements Session {
     await this.#send(this.#openTurn(timeLeftMs), "opening a turn");
   }
 
-  query<R>(statement: string, values: readonly unknown[]): Promise<QueryResult<R>> {
+  async query<R>(statement: string, values: readonly unknown[]): Promise<QueryResult<R>> {
     this.handlerQueries++;
-    const answer = new Promise<QueryResult<R>>((resolve, reject) => {
-      const Query = extendedQuery(this.#client);
-      const query = new Query({ text: statement, values: [...values] }, undefined, (error: unknown, result: unknown) =>
-        error == null ? resolve(result as QueryResult<R>) : reject(error),
-      );
-      this.#client.query(query);
-    });
-    return this.#watch(answer);
+    const config = { text: statement, values: values.map(sendable) };
+    const Query = extendedQuery(this.#client);
+    const send = () =>
+      new Promise<QueryResult<R>>((resolve, reject) => {
+        const query = new Query(config, undefined, (error: unknown, result: unknown) =>
+          error == null ? resolve(result as QueryResult<R>) : reject(error),
+        );
+        this.#client.query(query);
+      });
+    return this.#watch(this.#inOrder(send), isFatal);
   }
 
   async endTurn(turn: { readonly enqueue: readonly JobRequest[]; readonly next: number | null }): Promise<void> {
@@ -288,6 +284,8 @@ class PostgresSession implements Session {
         "reset role",
         "reset all",
         ...this.#setLocal(this.#options.limits.messageMs),
+        // A transaction made read only cannot be made writable again; undone with its turn, it harms nobody else.
+        `select ${this.#fn("require_read_committed")}()`,
         `select ${this.#fn("end_turn_v1")}(${literal(JSON.stringify(request))}::jsonb)`,
         "release savepoint pgclaim_turn",
         ...(turn.next === null ? [] : this.#openTurn(turn.next)),
@@ -319,7 +317,7 @@ class PostgresSession implements Session {
     const results = await this.#send(
       [
         `set local statement_timeout = ${this.#options.limits.messageMs}`,
-        `select job_id, state, run_at, error from ${this.#fn("finish_v1")}(${argument}::jsonb)`,
+        `select job_id::text as job_id, state, run_at, error from ${this.#fn("finish_v1")}(${argument}::jsonb)`,
         "commit",
       ],
       "finishing",
@@ -395,7 +393,12 @@ class PostgresSession implements Session {
     const limitMs = this.#answered ? limits.messageMs + 500 : Math.max(1, this.#firstAnswerBy - clock.now());
     if (this.lost.aborted) throw this.lost.reason;
     this.roundTrips++;
-    const answer = await this.#watch(this.#race(this.#client.query(statements.join(";\n")), limitMs));
+    const answer = await this.#watch(
+      this.#race(
+        this.#inOrder(() => this.#client.query(statements.join(";\n"))),
+        limitMs,
+      ),
+    );
     if (answer === timedOut) {
       const error = new DatabaseError(
         "PGCLAIM_NO_ANSWER",
@@ -408,14 +411,28 @@ class PostgresSession implements Session {
     return (Array.isArray(answer) ? answer : [answer]) as Result[];
   }
 
-  /** Passes a query's answer on, and notices when its failure means that the session is over. */
-  async #watch<T>(answer: Promise<T>): Promise<T> {
+  /**
+   * Passes a query's answer on, and notices when its failure means that the session is over. A handler's query may fail
+   * with any SQLSTATE the session survives (08P01 for a missing parameter, 08006 of a foreign server), and in the driver
+   * before anything was sent; when the connection broke, its own events say so.
+   */
+  async #watch<T>(
+    answer: Promise<T>,
+    isOver = (error: unknown) => sqlStateOf(error) === null || isFatal(error),
+  ): Promise<T> {
     try {
       return await this.#orLost(answer);
     } catch (error) {
-      if (isSessionOver(error)) this.#lose(error);
+      if (isOver(error)) this.#lose(error);
       throw this.lost.aborted ? this.lost.reason : error;
     }
+  }
+
+  /** Drivers want one query at a time: each is sent when the one before it has been answered. */
+  #inOrder<T>(send: () => Promise<T>): Promise<T> {
+    const answer = this.#sent.then(send);
+    this.#sent = answer.catch(() => {});
+    return answer;
   }
 
   #race<T>(promise: Promise<T>, ms: number): Promise<T | typeof timedOut> {
@@ -461,6 +478,23 @@ function extendedQuery(client: PgClient): QueryClass {
   };
 }
 
+/** Whether the server said that it ends the session. Where it says so in another language, the connection's end follows. */
+function isFatal(error: unknown): boolean {
+  const severity = (error as { severity?: unknown } | null)?.severity;
+  return sqlStateOf(error) !== null && (severity === "FATAL" || severity === "PANIC");
+}
+
+/**
+ * A handler's parameter, its objects already written as JSON, as both drivers write them. Written by the driver, one that
+ * cannot be (a cycle, a bigint inside) would break its stream in the middle of a message.
+ */
+function sendable(value: unknown): unknown {
+  if (typeof value !== "object" || value === null) return value;
+  if (Array.isArray(value)) return value.map(sendable);
+  if (value instanceof Date || ArrayBuffer.isView(value) || "toPostgres" in value) return value;
+  return JSON.stringify(value);
+}
+
 function readClaim(rows: readonly Row[]): Omit<ClaimAnswer, "backendPid"> {
   const claims: Claim[] = [];
   const skips: Skip[] = [];
@@ -481,7 +515,7 @@ function numbered(jobs: readonly Numbered[]): { readonly id: JobId; readonly n: 
   return jobs.map(({ jobId, attempt }) => ({ id: jobId, n: attempt }));
 }
 
-// Rows on the way in. A driver may be told to parse bigint into a number or a bigint; ids stay text here all the same.
+// Rows on the way in. A driver may be told to parse bigint into a number, which cannot hold an id: ids travel as text.
 
 function text(row: Row | undefined, column: string): string {
   const value = row?.[column];

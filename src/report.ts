@@ -113,10 +113,29 @@ function jobResult(claim: Claim, notes: TickNotes, fate: TickFate): JobResult {
   if (outcome === undefined) return { ...facts, result: "refused" };
   if (outcome.type === "released") return { ...timed, result: "released" };
   const row = notes.rows.find((candidate) => candidate.jobId === claim.jobId);
-  if (row === undefined) return { ...timed, result: "done" };
+  if (row === undefined) return { ...timed, ...withoutRow(outcome) };
   if (row.state === "dead") return { ...timed, result: "dead", ...codeOf(outcome, row) };
   if (outcome.type === "snoozed") return { ...timed, result: "snoozed", dueAt: row.dueAt.toISOString() };
   return { ...timed, result: "retried", dueAt: row.dueAt.toISOString(), ...codeOf(outcome, row) };
+}
+
+/**
+ * A committed job finish answered nothing of: it is done, or the answer to COMMIT was lost and settle knew no more than the
+ * tick's fate. Then a failure is told as retried, although it may have been the last one allowed.
+ */
+function withoutRow(outcome: Exclude<Outcome, { type: "released" }>): Pick<JobResult, "result" | "code"> {
+  switch (outcome.type) {
+    case "done":
+      return { result: "done" };
+    case "failed":
+      return { result: "retried", code: outcome.code };
+    case "dead":
+      return { result: "dead" };
+    case "snoozed":
+      return { result: "snoozed" };
+    default:
+      return outcome satisfies never;
+  }
 }
 
 function codeOf(outcome: Outcome, row: FinishRow): { code?: string } {

@@ -11,12 +11,13 @@
 // the transaction has no xid until then.
 
 import { type Answer, isAnswer } from "./answers.ts";
-import type { Clock } from "./clock.ts";
+import { type Clock, wait, within } from "./clock.ts";
 import type { AnyJobDefinition, HandlerContext, QueryResult } from "./define.ts";
 import { parseDuration } from "./duration.ts";
-import { jobRequest } from "./enqueue.ts";
-import { describeError, JobError, PgclaimError, toError } from "./errors.ts";
+import { isStorableInstant, jobRequest, type When } from "./enqueue.ts";
+import { describeError, JobError, PgclaimError, toError, UsageError } from "./errors.ts";
 import type { Session } from "./gateway.ts";
+import { cancelGraceMs, type Limits } from "./limits.ts";
 import type { Grant, JobId, JobRequest, Outcome } from "./model.ts";
 import { validate } from "./standard_schema.ts";
 import { storableText } from "./storable.ts";
@@ -30,8 +31,9 @@ export interface RunRequest {
   readonly clock: Clock;
   /** Clock reading at which handlers have to be over. */
   readonly hardAt: number;
-  /** Cancels the query the session is stuck in, through the one-shot. */
-  readonly cancelQuery: (job: Grant) => void;
+  /** Cancels the query the session is stuck in, through the one-shot. Never rejects. */
+  readonly cancelQuery: (job: Grant) => Promise<void>;
+  readonly limits: Limits;
   readonly log: (job: Grant, message: string, facts: Record<string, unknown>) => void;
 }
 
@@ -155,6 +157,9 @@ class TickRun {
     if (this.#over) return;
     const { session } = this.#request;
     this.#changingTurn = true;
+    await runner.cancelled;
+    // The wait may have cost the session, and others their time.
+    if (this.#over) return;
     const next = this.#waiting.find((waiting) => !waiting.ended) ?? null;
     const nextMs = next?.timeLeftMs ?? null;
     try {
@@ -226,11 +231,15 @@ class Runner {
   /** The handler's promise while it has not settled. */
   unsettled: Promise<unknown> | null = null;
   ranMs = 0;
+  /** Settles when a cancel of this handler's query can strike nobody else's any more. */
+  cancelled: Promise<unknown> | null = null;
   readonly #run: TickRun;
   readonly #request: RunRequest;
   readonly #definition: AnyJobDefinition;
   readonly #abort = new AbortController();
   readonly #enqueued: JobRequest[] = [];
+  /** Enqueues whose payload is still being checked. */
+  readonly #enqueueing = new Set<Promise<unknown>>();
   #turn: {
     readonly promise: Promise<void>;
     readonly resolve: () => void;
@@ -238,7 +247,7 @@ class Runner {
   } | null = null;
   #usedTx = false;
   #closed: Error | null = null;
-  #inFlight = 0;
+  readonly #inFlight = new Set<Promise<unknown>>();
   #awaitingTurn = 0;
   #leftMs: number;
   #runningSince: number | null = null;
@@ -296,7 +305,7 @@ class Runner {
     this.#abort.abort(error);
     if (reason === "lost") return;
     // The session is stuck in this handler's query until the server lets go of it.
-    if (this.#inFlight > 0) this.#request.cancelQuery(this.grant);
+    if (this.#inFlight.size > 0) this.cancelled = this.#cancelQuery();
     this.outcome = reason === "budget" ? { type: "released", why: "budget" } : this.failed(error);
     this.#run.hasEnded(this);
   }
@@ -329,10 +338,8 @@ class Runner {
 
   /** The outcome of a failed attempt. */
   failed(thrown: unknown, inMs: number | null = null): Outcome {
-    const error = toError(thrown);
-    const code = error instanceof PgclaimError ? error.code : "PGCLAIM_HANDLER_THREW";
-    const said = `${code}: ${error.stack ?? error.message}`;
-    return { type: "failed", code, error: storableText(said), inMs: inMs ?? this.#customBackoffMs() };
+    const { code, said } = describeThrown(thrown);
+    return { type: "failed", code, error: storableText(`${code}: ${said}`), inMs: inMs ?? this.#customBackoffMs() };
   }
 
   #customBackoffMs(): number | null {
@@ -366,20 +373,31 @@ class Runner {
         runAt: grant.runAt,
         failures: grant.failures,
       },
-      tx: { query: (text, values) => this.#query(text, values) },
+      tx: { query: (text, values) => quiet(this.#query(text, values)) },
       signal: this.#abort.signal,
-      enqueue: async (job, value, when) => {
-        this.#assertOpen();
-        const request = await jobRequest(job as unknown as AnyJobDefinition, value, when);
-        this.#assertOpen();
-        this.#enqueued.push(request);
-        return { type: "deferred" };
-      },
+      enqueue: (job, value, when) => quiet(this.#enqueue(job as unknown as AnyJobDefinition, value, when)),
       log: (message, facts) => this.#request.log(grant, message, facts ?? {}),
     };
     // The map has lost the payload's type; the schema above has just proved it.
     const answer: unknown = await (handler as (context: HandlerContext<unknown>) => unknown)(context);
+    // What the handler enqueued and did not wait for is meant all the same, and so is its refusal.
+    await Promise.all(this.#enqueueing);
     return this.#outcomeOf(isAnswer(answer) ? answer : null);
+  }
+
+  #enqueue(job: AnyJobDefinition, payload: unknown, when: When | undefined): Promise<{ readonly type: "deferred" }> {
+    const check = async (): Promise<{ readonly type: "deferred" }> => {
+      this.#assertOpen();
+      const request = await jobRequest(job, payload, when);
+      this.#assertOpen();
+      this.#enqueued.push(request);
+      return { type: "deferred" };
+    };
+    const checked = check();
+    this.#enqueueing.add(checked);
+    const settled = () => this.#enqueueing.delete(checked);
+    checked.then(settled, settled);
+    return checked;
   }
 
   async #parsePayload(): Promise<unknown> {
@@ -400,6 +418,10 @@ class Runner {
       case "done":
         return { type: "done", enqueue };
       case "snooze":
+        // Found by finish, it would fail the whole tick.
+        if (answer.at !== null && !isStorableInstant(new Date(answer.at))) {
+          throw new UsageError("PGCLAIM_INVALID_OPTION", "snooze() got an instant outside the years 1 to 9999.");
+        }
         return { type: "snoozed", inMs: answer.ms, at: answer.at, enqueue };
       case "retryIn":
         return {
@@ -431,12 +453,23 @@ class Runner {
       });
     }
     this.#assertOpen();
-    this.#inFlight++;
+    const answer = this.#request.session.query<Row>(text, values);
+    this.#inFlight.add(answer);
     try {
-      return await this.#request.session.query<Row>(text, values);
+      return await answer;
     } finally {
-      this.#inFlight--;
+      this.#inFlight.delete(answer);
     }
+  }
+
+  /**
+   * Postgres cancels whatever the backend is doing when the cancel arrives. So the next message waits until the cancel has
+   * been answered, or the query is over and a cancel that is still on its way has had its time.
+   */
+  #cancelQuery(): Promise<unknown> {
+    const { cancelQuery, clock, limits } = this.#request;
+    const over = Promise.allSettled([...this.#inFlight]).then(() => wait(clock, cancelGraceMs));
+    return within(clock, limits.messageMs, Promise.race([cancelQuery(this.grant), over]));
   }
 
   #awaitTurn(): Promise<void> {
@@ -472,6 +505,23 @@ class Runner {
     this.#leftMs = Math.max(0, this.#leftMs - ran);
     this.ranMs += ran;
     this.#runningSince = null;
+  }
+}
+
+/** Passes a promise on. A handler that does not wait for it must not end the process with an unhandled rejection. */
+function quiet<T>(promise: Promise<T>): Promise<T> {
+  promise.catch(() => {});
+  return promise;
+}
+
+/** A failed attempt's code and story. A handler may throw anything, even what breaks when it is looked at. */
+function describeThrown(thrown: unknown): { readonly code: string; readonly said: string } {
+  try {
+    const error = toError(thrown);
+    const code = error instanceof PgclaimError ? error.code : "PGCLAIM_HANDLER_THREW";
+    return { code, said: `${error.stack ?? error.message}` };
+  } catch {
+    return { code: "PGCLAIM_HANDLER_THREW", said: "The handler threw a value that cannot be read." };
   }
 }
 

@@ -2,7 +2,7 @@
 
 import type { Clock } from "./clock.ts";
 import type { AnyJobDefinition } from "./define.ts";
-import { databaseError, isTransient, PgclaimError } from "./errors.ts";
+import { DatabaseError, databaseError, isTransient, PgclaimError } from "./errors.ts";
 import { fence } from "./fence.ts";
 import { finish, finishJobs, settle } from "./finish.ts";
 import type { Gateway, Session } from "./gateway.ts";
@@ -163,7 +163,23 @@ async function finishOrSettle(
     { clock, limits },
   );
   notes.oneShots += settled.asked;
-  return { fate: settled.fate, error: settled.fate === "committed" ? null : error };
+  switch (settled.fate) {
+    case "committed":
+      return { fate: "committed", error: null };
+    case "lost":
+      return { fate: "lost", error };
+    case "unknown":
+      return {
+        fate: "unknown",
+        error: new DatabaseError(
+          "PGCLAIM_OUTCOME_UNKNOWN",
+          `The session is gone (${error.code}), and the database could not be asked for ${limits.settleMs} ms whether tick ${plan.tickId} committed. The next invocation finds out; nothing is lost or applied twice.`,
+          { cause: settled.error },
+        ),
+      };
+    default:
+      return settled.fate satisfies never;
+  }
 }
 
 function runGranted(context: TickContext, plan: TickPlan, grants: readonly Grant[], pid: number) {
@@ -175,10 +191,13 @@ function runGranted(context: TickContext, plan: TickPlan, grants: readonly Grant
     concurrency,
     clock,
     hardAt: plan.hardAt,
-    cancelQuery: (job) => {
-      // The second means beside statement_timeout; if it fails, that one still ends the query.
-      gateway.cancelQuery({ pid, kind: job.kind, jobId: job.jobId }).catch(() => {});
-    },
+    limits: context.limits,
+    // The second means beside statement_timeout; if it fails, that one still ends the query.
+    cancelQuery: (job) =>
+      gateway.cancelQuery({ pid, kind: job.kind, jobId: job.jobId }).then(
+        () => {},
+        () => {},
+      ),
     log: (job, message, facts) =>
       log({
         level: "info",

@@ -1,22 +1,36 @@
 // Which statements a handler may not send: the transaction belongs to the tick, and with it everybody's effects. Pure.
 
 const control =
-  /^(begin|start\s+transaction|commit|end|rollback|abort|savepoint|release|prepare\s+transaction|set\s+(local\s+|session\s+)?transaction|set\s+session\s+characteristics)\b/i;
+  /^(begin|start transaction|commit|end|rollback|abort|savepoint|release|prepare transaction|set (?:local |session )?transaction|set session characteristics)\b/i;
 
 /** The transaction command a statement begins with, in upper case, or null. Comments and empty statements are no disguise. */
 export function transactionControl(statement: string): string | null {
-  const match = control.exec(withoutPreamble(statement));
-  return match?.[1] === undefined ? null : match[1].toUpperCase().replaceAll(/\s+/g, " ");
+  const match = control.exec(firstWords(statement));
+  return match?.[1] === undefined ? null : match[1].toUpperCase();
 }
 
-/** Drops leading white space, semicolons and comments; block comments nest in Postgres. */
-function withoutPreamble(statement: string): string {
-  let at = 0;
+/** The words a statement begins with, one blank between them. */
+function firstWords(statement: string): string {
+  const words: string[] = [];
+  let at = afterBlank(statement, 0, /[\s;]/);
+  // No command that is looked for has more words than this.
+  while (words.length < 4) {
+    const word = /^[a-z_]+/i.exec(statement.slice(at, at + 64))?.[0];
+    if (word === undefined) break;
+    words.push(word);
+    at = afterBlank(statement, at + word.length, /\s/);
+  }
+  return words.join(" ");
+}
+
+/** The place after white space (as `white` has it) and comments; block comments nest in Postgres. */
+function afterBlank(statement: string, from: number, white: RegExp): number {
+  let at = from;
   for (;;) {
-    while (at < statement.length && /[\s;]/.test(statement[at] ?? "")) at++;
+    while (at < statement.length && white.test(statement[at] ?? "")) at++;
     if (statement.startsWith("--", at)) {
       const end = statement.slice(at).search(/[\r\n]/);
-      if (end === -1) return "";
+      if (end === -1) return statement.length;
       at += end;
     } else if (statement.startsWith("/*", at)) {
       let depth = 0;
@@ -32,7 +46,7 @@ function withoutPreamble(statement: string): string {
         }
       } while (depth > 0 && at < statement.length);
     } else {
-      return statement.slice(at);
+      return at;
     }
   }
 }

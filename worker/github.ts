@@ -1,5 +1,5 @@
-// POST /webhooks/github: an event comes in, is proven to be GitHub's, and is stored together with its job. The event
-// and the job are one statement, so there is never one without the other. It must never log or answer what an event says.
+// POST /webhooks/github: an event comes in, is proven to be GitHub's, and is stored together with its job, in one
+// statement, so there is never one without the other. It must never log or answer what an event says.
 
 import { neon, neonConfig } from "@neondatabase/serverless";
 import type { Hono } from "hono";
@@ -9,8 +9,9 @@ import type { Env } from "./env.ts";
 import { type GithubEventPayload, githubEvent } from "./jobs.ts";
 
 /**
- * Bytes of an event. GitHub sends up to 25 MB, but such are pushes of thousands of commits; the largest of the 329 example
- * payloads has 27 KB. What is larger is answered 413 and shows as failed in GitHub's list of deliveries.
+ * Bytes of an event. GitHub sends up to 25 MB, but the largest of its 329 example payloads has 27 KB, and what has to be
+ * held in memory before its signature is known should be little. An event that is larger is answered 413 and shows as
+ * failed in GitHub's list of deliveries.
  */
 const maxBodyBytes = 1_000_000;
 

@@ -10,6 +10,8 @@ create or replace function pgclaim.reap(slice integer)
 returns integer
 language plpgsql volatile
 set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
   first_id bigint;

@@ -3,13 +3,21 @@
 -- be granted twice to a fence that was late. Tick rows stay a week: the row of a lost tick is what stops its zombie.
 -- One housekeeper at a time, by a lock that is only tried: whoever does not get it prunes nothing and loses nothing.
 -- Argument: slice, age of history in milliseconds (null: keep for ever).
+-- Index:    attempt_started, tick_decided, history_finished; they say by block range that nothing is old enough. The clock
+--           is read once, because compared with clock_timestamp() itself, a volatile function, no index is of use; and
+--           a hash or a scan of a whole table would make each wake cost the history.
 create or replace function pgclaim.prune(slice integer, history_ms bigint)
 returns integer
 language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   pruned integer := 0;
   n integer;
+  clock constant timestamptz := clock_timestamp();
 begin
   perform from pgclaim.installation i
   where pg_try_advisory_xact_lock(pgclaim.name_key('internal', 'prune', i.seed));
@@ -21,8 +29,8 @@ begin
     select o.job_id, o.n
     from pgclaim.attempt o
     left join pgclaim.job j on j.id = o.job_id
-    where o.started_at < clock_timestamp() - interval '1 day'
-      and o.ended_at < clock_timestamp() - interval '1 day'
+    where o.started_at < clock - interval '1 day'
+      and o.ended_at < clock - interval '1 day'
       and (j.id is null or o.n <= j.attempt)
       -- Crashes that still count against max_crashes are a job's record, and so are those of a dead letter.
       and (j.id is null or not (o.outcome = 'crashed' and o.n > j.crash_base))
@@ -30,12 +38,12 @@ begin
   );
   get diagnostics pruned = row_count;
   delete from pgclaim.tick t
-  where t.id in (select o.id from pgclaim.tick o where o.decided_at < clock_timestamp() - interval '7 days' limit slice);
+  where t.id in (select o.id from pgclaim.tick o where o.decided_at < clock - interval '7 days' limit slice);
   get diagnostics n = row_count;
   pruned := pruned + n;
   delete from pgclaim.unique_key k
   where (k.kind, k.key) in (
-    select o.kind, o.key from pgclaim.unique_key o where o.expires_at < clock_timestamp() limit slice
+    select o.kind, o.key from pgclaim.unique_key o where o.expires_at < clock limit slice
   );
   get diagnostics n = row_count;
   pruned := pruned + n;
@@ -55,7 +63,7 @@ begin
     delete from pgclaim.history h
     where h.job_id in (
       select o.job_id from pgclaim.history o
-      where o.finished_at < clock_timestamp() - history_ms * interval '1 millisecond'
+      where o.finished_at < clock - history_ms * interval '1 millisecond'
       limit slice
     );
     get diagnostics n = row_count;

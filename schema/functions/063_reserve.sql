@@ -6,17 +6,21 @@
 create or replace function pgclaim.reserve(reserve_ms bigint, slice integer)
 returns integer
 language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
   c record;
   reserved integer := 0;
+  waiting_since constant timestamptz := clock_timestamp() - reserve_ms * interval '1 millisecond';
 begin
   for c in
     select j.id, array(select distinct n from unnest(j.locks || j.shared_locks) n order by n) as names
     from pgclaim.job j
     where j.state = 'ready'
       and (j.locks is not null or j.shared_locks is not null)
-      and j.run_at < clock_timestamp() - reserve_ms * interval '1 millisecond'
+      and j.run_at < waiting_since
       and not exists (select from pgclaim.attempt a where a.job_id = j.id and a.outcome is null)
       and not exists (select from pgclaim.reservation r where r.job_id = j.id)
     order by j.run_at, j.id

@@ -21,6 +21,7 @@ declare
   pruned integer := 0;
   faults jsonb := '[]';
   schedules jsonb;
+  clock constant timestamptz := clock_timestamp();
 begin
   perform pgclaim.require_read_committed();
   select r.n into known from pgclaim.revision r where r.digest = request ->> 'digest';
@@ -49,7 +50,7 @@ begin
   into schedules
   from (
     select * from pgclaim.schedule o
-    where o.paused_at is null and o.next_at <= clock_timestamp()
+    where o.paused_at is null and o.next_at <= clock
     order by o.next_at
     limit 100
   ) s;
@@ -71,6 +72,6 @@ begin
     'pruned', pruned,
     'faults', faults,
     'schedules', coalesce(schedules, '[]'),
-    'now', clock_timestamp()
+    'now', clock
   );
 end $$;

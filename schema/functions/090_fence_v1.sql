@@ -4,12 +4,18 @@
 --           that breaks the invocation has been counted before it was loaded.
 -- Repeatable by the same tick with the same answer; refused for every other tick, because n is a primary key.
 -- Locks: none waited for, except for an attempt row of the same number. Raises: PC001.
+-- Index: job_pkey and attempt_pkey, one probe for each job. Statistics that are behind can make reading a whole table look
+-- cheap, and the fence would cost the backlog; hence the planner settings.
 create or replace function pgclaim.fence_v1(request jsonb)
 returns table (
   job_id bigint, attempt integer, kind text, payload text, idempotency_key text, run_at timestamptz,
   enqueued_at timestamptz, failures integer, deadline_at timestamptz
 )
 language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 begin
   perform pgclaim.require_read_committed();

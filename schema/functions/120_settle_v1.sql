@@ -8,9 +8,14 @@
 -- quarantine finds the culprit. A mark that comes after the reaper takes the crash back, until the job is dead.
 -- A job interrupted interruptedLimit times in a row runs alone from then on, uncharged.
 -- Locks: waits for the tick row (lock_timeout bounds it); tries job locks. Raises: PC001, 55P03. Repeatable.
+-- Index: job_pkey and attempt_pkey, one probe for each job, whatever the statistics say (see fence_v1).
 create or replace function pgclaim.settle_v1(request jsonb)
 returns text
 language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   this_tick uuid := (request ->> 'tick')::uuid;

@@ -8,8 +8,8 @@ returns void
 language plpgsql volatile
 as $$
 begin
-  if scope not in ('enqueue', 'run', 'operate') then
-    raise exception 'No scope "%".', scope using errcode = 'PC003', hint = 'Scopes: enqueue, run, operate.';
+  if scope is null or scope not in ('enqueue', 'run', 'operate') then
+    raise exception 'No scope "%".', coalesce(scope, 'null') using errcode = 'PC003', hint = 'Scopes: enqueue, run, operate.';
   end if;
   execute format('grant usage on schema pgclaim to %I', role_name);
   if scope in ('enqueue', 'run') then

@@ -99,7 +99,9 @@ create table pgclaim.attempt (
 comment on table pgclaim.attempt is 'The fence. Numbers are never reused; closed rows are pruned by age alone.';
 
 create index attempt_open on pgclaim.attempt (job_id) where outcome is null;
-create index attempt_started on pgclaim.attempt using brin (started_at);
+-- Prune asks these three whether anything is old. A range that is not summarized yet is read whole by each wake, and a
+-- table that only grows is seldom vacuumed: hence short ranges, summarized as soon as they are full.
+create index attempt_started on pgclaim.attempt using brin (started_at) with (pages_per_range = 16, autosummarize = on);
 
 create table pgclaim.tick (
   id         uuid        not null,
@@ -111,7 +113,7 @@ create table pgclaim.tick (
   constraint tick_outcome_known check (outcome in ('committed', 'lost'))
 );
 comment on table pgclaim.tick is 'Whoever inserts a tick''s row first decides its fate: finish (committed) or settle (lost).';
-create index tick_decided on pgclaim.tick using brin (decided_at);
+create index tick_decided on pgclaim.tick using brin (decided_at) with (pages_per_range = 16, autosummarize = on);
 
 create table pgclaim.history (
   job_id      bigint      not null,
@@ -129,4 +131,4 @@ create table pgclaim.history (
   constraint history_outcome_known check (outcome in ('done', 'discarded'))
 );
 comment on table pgclaim.history is 'Finished jobs, pruned by retention.done.';
-create index history_finished on pgclaim.history using brin (finished_at);
+create index history_finished on pgclaim.history using brin (finished_at) with (pages_per_range = 16, autosummarize = on);

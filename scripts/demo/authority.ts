@@ -1,5 +1,5 @@
-// An authority for the demo and for `npm run dev`: takes reports over HTTP, remembers each call and when it came, and does
-// its part once for each idempotency key. It can refuse calls on purpose, and keep a caller waiting.
+// An authority for the demo and for `npm run dev`: takes reports over HTTP, remembers each call and when it came, and
+// does its part once for each idempotency key. It can refuse calls on purpose, and keep a caller waiting.
 
 import http from "node:http";
 
@@ -8,10 +8,13 @@ const HOST = "127.0.0.1";
 /** Milliseconds an answer takes: what a call to another company's API in the same region costs. */
 const LATENCY_MS = { least: 30, most: 60 };
 
+/** While refusals are left, each so many-th new key is refused. */
+const REFUSE_EACH = 7;
+
 export type AuthorityOptions = {
   /** Default: a free one. */
   port?: number;
-  /** How many calls are answered 503, each a key's first. Default 0. */
+  /** How many calls are answered 503, each of them the first with its key. Default 0. */
   refusals?: number;
 };
 
@@ -33,20 +36,21 @@ export type Call = {
 export type Authority = {
   readonly port: number;
   readonly calls: readonly Call[];
-  /** How often the authority did its part for each key. It is one, or the key is worth nothing. */
-  readonly effects: ReadonlyMap<string, number>;
+  /** The keys for which it has done its part. A call with one of them is answered as before and does nothing. */
+  readonly effects: ReadonlySet<string>;
   /** The address to call, by which the caller is known. */
   urlFor(caller: string): string;
-  /** From now on this caller's calls take effect and get no answer. Resolves when the first one waits. */
-  keepWaiting(caller: string): Promise<void>;
+  /** From now on this caller's calls take effect and get no answer: the worst moment to be cut off. */
+  keepWaiting(caller: string, onCall: (call: Call) => void): void;
   close(): Promise<void>;
 };
 
 export async function startAuthority(options: AuthorityOptions = {}): Promise<Authority> {
   const calls: Call[] = [];
-  const effects = new Map<string, number>();
-  const kept = new Map<string, () => void>();
+  const effects = new Set<string>();
+  const kept = new Map<string, (call: Call) => void>();
   let refusalsLeft = options.refusals ?? 0;
+  let firstCalls = 0;
 
   const server = http.createServer((request, response) => {
     void answer(request, response).catch(() => response.destroy());
@@ -58,7 +62,7 @@ export async function startAuthority(options: AuthorityOptions = {}): Promise<Au
     const key = request.headers["idempotency-key"];
     const fencingToken = request.headers["fencing-token"];
     if (request.method !== "POST" || from === undefined) return end(response, 404, {});
-    const transactionId = transactionOf(Buffer.concat(await Array.fromAsync(request)).toString());
+    const transactionId = transactionOf(await textOf(request));
     if (typeof key !== "string" || typeof fencingToken !== "string" || transactionId === null) {
       return end(response, 422, { error: "expected a transactionId, an idempotency-key and a fencing-token" });
     }
@@ -70,14 +74,18 @@ export async function startAuthority(options: AuthorityOptions = {}): Promise<Au
       call.answer ??= "cut";
     });
 
-    const onFirst = kept.get(from);
-    if (onFirst === undefined && isFirst && refusalsLeft > 0 && calls.length % 5 === 0) {
+    const onCall = kept.get(from);
+    if (onCall !== undefined) {
+      effects.add(key);
+      onCall(call);
+      return;
+    }
+    if (isFirst && ++firstCalls % REFUSE_EACH === 0 && refusalsLeft > 0) {
       refusalsLeft--;
       call.answer = 503;
       return end(response, 503, { error: "busy, come back later" });
     }
-    if (!effects.has(key)) effects.set(key, 1);
-    if (onFirst !== undefined) return onFirst(); // The worst moment: the effect is there, the answer never comes.
+    effects.add(key);
     const { least, most } = LATENCY_MS;
     await new Promise((resolve) => setTimeout(resolve, least + Math.random() * (most - least)));
     if (call.answer !== null) return;
@@ -97,10 +105,9 @@ export async function startAuthority(options: AuthorityOptions = {}): Promise<Au
     calls,
     effects,
     urlFor: (caller) => `http://${HOST}:${port}/${caller}`,
-    keepWaiting: (caller) =>
-      new Promise((resolve) => {
-        kept.set(caller, () => resolve());
-      }),
+    keepWaiting(caller, onCall) {
+      kept.set(caller, onCall);
+    },
     async close() {
       await new Promise<void>((resolve) => {
         server.close(() => resolve());
@@ -114,8 +121,18 @@ function end(response: http.ServerResponse, status: number, body: object): void 
   response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
 }
 
+async function textOf(request: http.IncomingMessage): Promise<string> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of request) chunks.push(chunk as Buffer);
+  return Buffer.concat(chunks).toString();
+}
+
 function transactionOf(text: string): string | null {
-  const body: unknown = JSON.parse(text);
-  const id = typeof body === "object" && body !== null && "transactionId" in body ? body.transactionId : null;
-  return typeof id === "string" ? id : null;
+  try {
+    const body: unknown = JSON.parse(text);
+    const id = typeof body === "object" && body !== null && "transactionId" in body ? body.transactionId : null;
+    return typeof id === "string" ? id : null;
+  } catch {
+    return null; // Not JSON is as wrong as no id: both are answered 422.
+  }
 }

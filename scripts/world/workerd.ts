@@ -77,6 +77,7 @@ async function start(options: WorkerdOptions): Promise<Workerd> {
   };
   // Miniflare does not tell the process it starts, and looking for one by name could find somebody else's.
   subscribe("child_process", onChild);
+  const handled = signals.map((signal) => process.listeners(signal));
   let miniflare: Miniflare | undefined;
   let child: ChildProcess | undefined;
   try {
@@ -93,6 +94,7 @@ async function start(options: WorkerdOptions): Promise<Workerd> {
         },
       })),
     });
+    letOthersHandle(handled);
     await miniflare.ready;
     child = children.find(({ spawnfile }) => /workerd/.test(spawnfile ?? ""));
   } catch (error) {
@@ -106,6 +108,20 @@ async function start(options: WorkerdOptions): Promise<Workerd> {
     throw new Error("Miniflare started no workerd process that could be found.");
   }
   return control(miniflare, child, child.pid);
+}
+
+const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
+
+/**
+ * Miniflare ends this process at a signal, at once and in the midst of whatever others still have to clean up. Where a
+ * script handles a signal itself, Miniflare's listener is taken off; its cleaning up at exit stays.
+ */
+function letOthersHandle(handled: readonly (readonly NodeJS.SignalsListener[])[]): void {
+  for (const [i, signal] of signals.entries()) {
+    const others = handled[i] ?? [];
+    if (others.length === 0) continue;
+    for (const listener of process.listeners(signal)) if (!others.includes(listener)) process.off(signal, listener);
+  }
 }
 
 function control(miniflare: Miniflare, child: ChildProcess, pid: number): Workerd {

@@ -3,17 +3,15 @@
 
 import http from "node:http";
 import { expect, onTestFinished } from "vitest";
-import * as z from "zod";
 import { pgDatabase } from "../../src/adapters/node.ts";
 import { type Claimer, type ClaimerOptions, createClaimer } from "../../src/claimer.ts";
 import type { Database } from "../../src/database.ts";
-import type { InvocationReport, TickReport, Tx } from "../../src/index.ts";
-import { endsWithin, gate } from "./gate.ts";
+import type { InvocationReport, TickReport } from "../../src/index.ts";
+import { endsWithin, eventually, type Gate, gate } from "./gate.ts";
 import { startTcpProxy, type TcpFault } from "./tcp_faults.ts";
 import type { TransportName, World } from "./world.ts";
 
-/** The payload of most jobs here. */
-export const numbered = z.object({ n: z.number() });
+export { effect, numbered } from "./kinds.ts";
 
 /** Limits that end a test of a broken network in seconds. All longer than what a healthy loopback needs. */
 export const quick = {
@@ -29,10 +27,6 @@ export const quick = {
 /** The table in which handlers leave what they did. */
 export async function effectTable(world: World): Promise<void> {
   await world.sql.query("create table effect (n integer not null, attempt integer not null default 0, note text)");
-}
-
-export function effect(tx: Tx, n: number, note?: string) {
-  return tx.query("insert into effect (n, note) values ($1, $2)", [n, note ?? null]);
 }
 
 /** The committed effects, sorted. */
@@ -195,10 +189,10 @@ export async function claimingBackends(world: World): Promise<number[]> {
 
 /** Rendezvous: handlers arrive with their number, and wait until the test lets them go. */
 export function rendezvous() {
-  const arrivals = new Map<number, ReturnType<typeof gate>>();
-  const departures = new Map<number, ReturnType<typeof gate>>();
-  const at = (map: Map<number, ReturnType<typeof gate>>, n: number) => {
-    const known = map.get(n) ?? gate();
+  const arrivals = new Map<number, Gate>();
+  const departures = new Map<number, Gate>();
+  const at = (map: Map<number, Gate>, n: number) => {
+    const known: Gate = map.get(n) ?? gate();
     map.set(n, known);
     return known;
   };
@@ -231,4 +225,27 @@ export async function expectWhole(
        (select count(*)::integer from pgclaim.attempt where outcome is null) as open`,
   );
   expect(row).toEqual({ unfinished: 0, dead: expected.dead ?? 0, open: 0 });
+}
+
+/** Fresh invocations one after another until every job of these has its effect, as after any history they must. */
+export async function drain(
+  world: World,
+  claimer: Claimer,
+  expected: readonly number[],
+  boundMs = 20_000,
+): Promise<void> {
+  await eventually(async () => {
+    await invoke(claimer);
+    await makeDue(world);
+    expect(await effects(world)).toEqual([...expected].sort((a, b) => a - b));
+    expect(await world.value("select count(*)::integer from pgclaim.job where state <> 'dead'")).toBe(0);
+  }, boundMs);
+}
+
+/** The attempts in order: `job:n outcome`, open ones as `open`. */
+export async function attempts(world: World): Promise<string[]> {
+  const rows = await world.rows<{ line: string }>(
+    "select job_id || ':' || n || ' ' || coalesce(outcome, 'open') as line from pgclaim.attempt order by job_id, n",
+  );
+  return rows.map(({ line }) => line);
 }

@@ -2,6 +2,7 @@
 // the ends of the id range are put there by hand, since no test can enqueue 2^32 jobs.
 
 import { describe, expect, it } from "vitest";
+import { migrate } from "../../../src/cli/migrate.ts";
 import {
   all,
   attempts,
@@ -62,9 +63,9 @@ describe("name_key", () => {
   it("does not depend on the collation of the name", async () => {
     const world = await install();
     await world.sql.query("create collation blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)");
-    expect(
-      await world.rows("select pgclaim.name_key('lock', $1::text collate blind, 0) as a", ["account:7"]),
-    ).toEqual([{ a: "4403785937917748674" }]);
+    expect(await world.rows("select pgclaim.name_key('lock', $1::text collate blind, 0) as a", ["account:7"])).toEqual([
+      { a: "4403785937917748674" },
+    ]);
   });
 });
 
@@ -81,6 +82,17 @@ describe("namespaces", () => {
     expect(new Set(spaces).size).toBe(200);
     expect(Math.min(...spaces)).toBeGreaterThan(base);
     expect(Math.max(...spaces)).toBeLessThanOrEqual(base + 200);
+  });
+
+  it("and the seed of names belong to one installation, also where two live in one database", async () => {
+    const world = await install();
+    await migrate({ client: world.sql, schema: "second" });
+    const [one, two] = await world.rows<{ seed: string }>(
+      "select seed from pgclaim.installation union all select seed from second.installation",
+    );
+    expect(one?.seed).not.toBe(two?.seed);
+    await register(world.sql, [{ name: "only-here" }]);
+    expect(await world.value("select count(*)::int from second.kind")).toBe(0);
   });
 
   it("stay what they are when the kinds are registered again, with others before and after them", async () => {
@@ -102,7 +114,8 @@ describe("namespaces", () => {
 });
 
 describe("ids at the ends of the range", () => {
-  // Around 2^31 the sign of an integer, around 2^32 the carry into the namespace, at 2^63 - 1 everything.
+  // Around 2^31 the sign of an integer, around 2^32 the carry into the namespace, above 2^53 what a double would lose,
+  // at 2^63 - 1 everything. No two share their low 32 bits.
   const interesting = [
     1n,
     2n ** 31n - 1n,
@@ -110,7 +123,7 @@ describe("ids at the ends of the range", () => {
     2n ** 31n + 1n,
     TWO_32 - 1n,
     TWO_32,
-    2n ** 53n + 1n,
+    2n ** 53n + 7n,
     MAX_ID - 1n,
   ].map(String);
 
@@ -211,7 +224,7 @@ describe("a collision of two jobs of one kind, 2^32 apart", () => {
 describe("keys of others", () => {
   it("do not block a job: its bare id, its id in two halves, a hash of its id or kind, one namespace further", async () => {
     const world = await install();
-    const [id] = [await enqueueOne(world.sql)];
+    const id = await enqueueOne(world.sql);
     const stranger = await world.connect();
     await stranger.query(
       `select pg_advisory_lock($1::bigint), pg_advisory_lock(0, $1::integer), pg_advisory_lock(hashtext($1::text)),

@@ -453,6 +453,7 @@ export const ids = (jobs: readonly Numbered[]): string[] => jobs.map((entry) => 
 
 /** Section 4 of the protocol, as far as the tables show it. */
 async function checkInvariants(db: Db): Promise<void> {
+  await db.query("rollback"); // a test may end inside a transaction
   const broken = await db.query<{ what: string; job_id: string }>(`
     select 'job and history at once' as what, j.id as job_id
     from pgclaim.job j join pgclaim.history h on h.job_id = j.id
