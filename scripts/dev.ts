@@ -236,7 +236,11 @@ async function startWorker(options: Options, vars: Vars): Promise<void> {
   });
   await Promise.race([served, exited, aborted]);
   if (stopping.signal.aborted) return;
-  if (!ready) throw new DevError(`wrangler dev ended before it served:\n${early.join("\n")}`);
+  if (!ready) {
+    // When the build fails, wrangler adds hundreds of lines about its own objects to what the compiler says.
+    const said = early.filter((line) => /\[custom build\]|ERROR/.test(line));
+    throw new DevError(`wrangler dev ended before it served:\n${(said.length > 0 ? said : early).join("\n")}`);
+  }
   for (const line of early) if (/warning|error/i.test(line)) console.log(line);
   void exited.then(() => {
     if (stopping.signal.aborted) return;

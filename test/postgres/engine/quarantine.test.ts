@@ -14,6 +14,7 @@ import {
   rendezvous,
   upTo,
   watchUnhandled,
+  workTick,
 } from "../../support/engine.ts";
 import { eventually } from "../../support/gate.ts";
 import { startRunner } from "../../support/process.ts";
@@ -171,13 +172,15 @@ describe.each(transports)("suspects over %s", (transport) => {
     const job = defineJob({
       kind: "unlucky",
       payload: numbered,
-      async run({ payload: { n }, tx, job: { attempt } }) {
+      async run({ payload: { n }, tx, signal, job: { attempt } }) {
         // Its own transaction is not to blame: the backend is ended from outside, in nobody's turn.
         if (attempt <= 5) {
           await world.sql.query(
             "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())",
           );
-          await new Promise(() => {});
+          await new Promise((_, reject) => {
+            signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+          });
         }
         await tx.query("insert into effect values ($1)", [n]);
       },
@@ -190,8 +193,9 @@ describe.each(transports)("suspects over %s", (transport) => {
       expect((await attempts(world)).at(-1)).toBe(`1:${n} interrupted`);
     }
     expect(await world.value("select suspect from pgclaim.job")).toBe(true);
-    // Handlers that never end keep quarantine out of this process, and only out of this one.
-    expect(await invoke(claimer)).toMatchObject({ claimed: 0 });
-    expect(await world.value("select count(*)::integer from pgclaim.attempt where outcome = 'crashed'")).toBe(0);
+    const report = await invoke(claimer);
+    expect(report).toMatchObject({ done: 1, crashed: 0 });
+    expect(workTick(report).quarantined).toBe(true);
+    await expectWhole(world, { effects: [1] });
   });
 });

@@ -45,7 +45,7 @@ type Context = HandlerContext<z.output<typeof payload>>;
 /** Short limits: what hangs is to be cut off soon. No backoff: the next trigger is to meet what the last one left. */
 const policy = {
   payload,
-  timeout: "3s",
+  timeout: "2s",
   retry: { backoff: "fixed", minBackoff: "0ms", maxBackoff: "0ms", maxAttempts: 4 },
   maxCrashes: 3,
 } as const;
