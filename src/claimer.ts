@@ -6,13 +6,24 @@ import { type AnyJobDefinition, assertKnownKeys, integer, type JobDefinition, qu
 import { type Duration, parseDuration, show } from "./duration.ts";
 import { jobRequest, type When } from "./enqueue.ts";
 import { UsageError } from "./errors.ts";
-import type { CallerClient } from "./gateway.ts";
-import { invoke, policies } from "./invocation.ts";
+import type { CallerClient, Deployment } from "./gateway.ts";
+import { invoke } from "./invocation.ts";
+import { type KickOptions, kicker } from "./kick.ts";
 import { counts, type LimitOptions, type Limits, readLimits } from "./limits.ts";
-import type { Enqueued, InvocationReport, JobId, JobRequest, JobView, OperatorAnswer, Trigger } from "./model.ts";
+import type {
+  Enqueued,
+  InvocationReport,
+  JobId,
+  JobRequest,
+  JobView,
+  OperatorAnswer,
+  ScheduleView,
+  Trigger,
+} from "./model.ts";
 import { nearest } from "./nearest.ts";
 import { postgresGateway } from "./postgres.ts";
 import { consoleLog, type Log } from "./report.ts";
+import { type AnySchedule, assertSchedule, nextOccurrence, scheduleRow } from "./schedule.ts";
 import type { InputOf, StandardSchema } from "./standard_schema.ts";
 
 export interface ClaimerOptions {
@@ -34,6 +45,14 @@ export interface ClaimerOptions {
   readonly budget?: { readonly http?: Duration; readonly cron?: Duration };
   /** How long finished jobs stay in history, or `"forever"`. Default `"7d"`. Unfinished jobs and dead letters are never pruned. */
   readonly retention?: { readonly done?: Duration | "forever" };
+  /** Cron rules that enqueue jobs; many of them behind one cron trigger. */
+  readonly schedules?: readonly AnySchedule[];
+  /** Jobs of a whole queue at a time: `{ reports: 10 }`. It is where jobs wait that no other limit or name holds up. */
+  readonly queueMax?: Readonly<Record<string, number>>;
+  /** Ticks at once in this installation, 1 to 1,000, or `"none"` (default): so that a pooler is never overrun. */
+  readonly tickSlots?: number | "none";
+  /** How `enqueue(..., { kick: true })` wakes an invocation. */
+  readonly kick?: KickOptions;
   readonly limits?: LimitOptions;
   /** Where structured log lines go. Default: JSON on the console. */
   readonly log?: Log;
@@ -43,9 +62,16 @@ export interface ClaimerOptions {
 export interface InvokeOptions {
   /** How long this invocation may take; the trigger's default otherwise. */
   readonly budget?: Duration;
+  /** The queues to serve, the first one first; the claimer's otherwise. */
+  readonly queues?: readonly string[];
 }
 
 export interface EnqueueOptions extends When {
+  /**
+   * Wakes an invocation once the job is committed, see `kick` of `createClaimer`. With `client` the commit is the caller's,
+   * so the answer carries `kick()`, to be called after it.
+   */
+  readonly kick?: boolean;
   /** The caller's own connection: the job commits with the caller's transaction, or vanishes with it. */
   readonly client?: CallerClient;
 }
@@ -78,7 +104,7 @@ export interface Claimer {
     job: JobDefinition<S>,
     payload: InputOf<S>,
     options?: EnqueueOptions,
-  ): Promise<Enqueued>;
+  ): Promise<Enqueued & { readonly kick?: () => Promise<void> }>;
   /** Enqueues up to 1,000 jobs of a kind, all of them or none. */
   enqueueMany<S extends StandardSchema>(
     job: JobDefinition<S>,
@@ -94,8 +120,22 @@ export interface Claimer {
   job(id: JobId): Promise<JobView | null>;
   /** Gives a dead letter a fresh set of attempts. */
   retry(id: JobId): Promise<OperatorAnswer>;
-  /** Takes a dead letter out for good; it stays in history. */
+  /** Takes a dead letter out for good; it stays in history. A key it has halted goes on. */
   discard(id: JobId): Promise<OperatorAnswer>;
+  /** Lets the jobs of its ordering key pass a dead letter; it stays one. */
+  skip(id: JobId): Promise<OperatorAnswer>;
+  /** Cancels a job: one that waits at once, one that runs by its signal. */
+  cancel(id: JobId): Promise<OperatorAnswer>;
+  /** Claims nothing more of a queue; what runs runs on. Answers whether that changed anything. */
+  pauseQueue(queue: string): Promise<boolean>;
+  resumeQueue(queue: string): Promise<boolean>;
+  /** Every schedule of the installation, with its last and next occurrence. */
+  schedules(): Promise<readonly ScheduleView[]>;
+  /** Fires no more until resumed; occurrences that pass meanwhile are lost. */
+  pauseSchedule(name: string): Promise<boolean>;
+  resumeSchedule(name: string): Promise<boolean>;
+  /** Registers the kinds and schedules, as the first invocation of a deployment does. */
+  register(): Promise<void>;
 }
 
 const optionKeys = [
@@ -108,6 +148,10 @@ const optionKeys = [
   "maxTicks",
   "budget",
   "retention",
+  "schedules",
+  "queueMax",
+  "tickSlots",
+  "kick",
   "limits",
   "log",
   "clock",
@@ -125,14 +169,19 @@ export function createClaimer(options: ClaimerOptions): Claimer {
   const budget = readBudget(options, limits);
   const definitions = readJobs(options.jobs, budget, limits);
   const gateway = postgresGateway({ database: options.database, clock, limits, schema: options.schema ?? "pgclaim" });
-  const digest = once(() => digestOf(definitions));
+  const log = options.log ?? consoleLog;
+  const schedules = readSchedules(options.schedules ?? [], definitions);
+  const queueMax = readQueueMax(options.queueMax ?? {});
+  const deployment = once(() => deploymentOf(definitions, schedules, queueMax));
+  const kick = options.kick === undefined ? null : kicker(options.kick, log);
   const invocation = {
     gateway,
     clock,
     limits,
-    log: options.log ?? consoleLog,
+    log,
     definitions,
-    digest,
+    deployment,
+    tickSlots: readTickSlots(options.tickSlots ?? "none"),
     queues: readQueues(options, definitions),
     batch: integer("createClaimer()", "batch", options.batch ?? counts.batch, 1, counts.maxBatch),
     concurrency: integer(
@@ -156,10 +205,10 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     ) {
       // Known here and not in the database: this deployment has not been triggered yet. The refusal was a value, so a
       // caller's transaction is still whole.
-      await gateway.register({ digest: await digest(), kinds: policies(definitions) });
+      await gateway.register(await deployment());
       answer = await gateway.enqueue(requests, client);
     }
-    if (answer.type === "enqueued") return answer.ids.map((id) => ({ type: "enqueued", id }));
+    if (answer.type === "enqueued") return answer.jobs;
     throw refusal(answer, requests);
   }
 
@@ -182,25 +231,40 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     async invoke(trigger, invokeOptions = {}) {
       const usual = trigger.type === "http" ? budget.httpMs : budget.cronMs;
       const budgetMs = invokeOptions.budget === undefined ? usual : parseDuration(invokeOptions.budget, "budget");
-      return invoke(invocation, trigger, budgetMs);
+      if (invokeOptions.queues === undefined) return invoke(invocation, trigger, budgetMs);
+      return invoke({ ...invocation, queues: readQueueNames(invokeOptions.queues) }, trigger, budgetMs);
     },
 
     async enqueue(job, payload, enqueueOptions = {}) {
-      const { client, ...when } = enqueueOptions;
+      const { client, kick: wanted, ...when } = enqueueOptions;
+      const wake = kickFor(wanted);
       const request = await jobRequest(known(job.kind), payload, when);
       const [enqueued] = await insert([request], client);
       if (enqueued === undefined) throw new Error("the database answered no job");
+      if (wake === null) return enqueued;
+      if (client !== undefined) return { ...enqueued, kick: wake };
+      await wake();
       return enqueued;
     },
 
     async enqueueMany(job, payloads, enqueueOptions = {}) {
-      const { client, ...when } = enqueueOptions;
+      const { client, kick: wanted, ...when } = enqueueOptions;
+      const wake = kickFor(wanted);
+      if (wake !== null && client !== undefined) {
+        throw new UsageError(
+          "PGCLAIM_INVALID_OPTION",
+          "enqueueMany() got kick and client; kick after your commit, with enqueue()'s answer or POST /api/trigger.",
+          { path: "kick" },
+        );
+      }
       assertCount(payloads.length);
       const definition = known(job.kind);
       const requests: JobRequest[] = [];
       for (const [i, payload] of payloads.entries())
         requests.push(await jobRequest(definition, payload, when, `jobs[${i}].`));
-      return insert(requests, client);
+      const enqueued = await insert(requests, client);
+      await wake?.();
+      return enqueued;
     },
 
     async enqueueByKind(requests, enqueueOptions = {}) {
@@ -216,7 +280,32 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     job: (id) => gateway.job(assertJobId(id)),
     retry: (id) => gateway.retry(assertJobId(id)),
     discard: (id) => gateway.discard(assertJobId(id)),
+    skip: (id) => gateway.skip(assertJobId(id)),
+    cancel: (id) => gateway.cancel(assertJobId(id)),
+    pauseQueue: (queue) => gateway.pauseQueue(queueName(queue, "queue")),
+    resumeQueue: (queue) => gateway.resumeQueue(queueName(queue, "queue")),
+    schedules: () => gateway.schedules(),
+    pauseSchedule: (name) => gateway.pauseSchedule(name),
+
+    async resumeSchedule(name) {
+      const found = (await gateway.schedules()).find((schedule) => schedule.name === name);
+      return found !== undefined && gateway.resumeSchedule(name, nextOccurrence(found, clock.date()));
+    },
+
+    async register() {
+      await gateway.register(await deployment());
+    },
   };
+
+  function kickFor(wanted: boolean | undefined): (() => Promise<void>) | null {
+    if (wanted !== true) return null;
+    if (kick !== null) return kick;
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      "enqueue() got kick: true, and createClaimer() has no kick; expected kick: { url, secret } there.",
+      { path: "kick" },
+    );
+  }
 }
 
 function refusal(
@@ -331,9 +420,51 @@ function readQueues(options: ClaimerOptions, definitions: ReadonlyMap<string, An
         path: "queues",
       });
     }
-    return options.queues.map((queue: unknown, i) => queueName(queue, `queues[${i}]`));
+    return readQueueNames(options.queues);
   }
   return [...new Set(["default", ...[...definitions.values()].map(({ policy }) => policy.queue)])];
+}
+
+function readQueueNames(queues: readonly string[]): readonly string[] {
+  return queues.map((queue: unknown, i) => queueName(queue, `queues[${i}]`));
+}
+
+function readQueueMax(queueMax: Readonly<Record<string, number>>): Readonly<Record<string, number>> {
+  for (const [queue, max] of Object.entries(queueMax)) {
+    queueName(queue, "queueMax");
+    integer("createClaimer()", `queueMax.${queue}`, max, 1, 1_000);
+  }
+  return queueMax;
+}
+
+function readTickSlots(value: unknown): number | null {
+  return value === "none" ? null : integer("createClaimer()", "tickSlots", value, 1, 1_000, ', or "none"');
+}
+
+function readSchedules(
+  schedules: readonly AnySchedule[],
+  definitions: ReadonlyMap<string, AnyJobDefinition>,
+): readonly AnySchedule[] {
+  const names = new Set<string>();
+  for (const schedule of schedules) {
+    assertSchedule(schedule);
+    if (names.has(schedule.name)) {
+      throw new UsageError(
+        "PGCLAIM_INVALID_OPTION",
+        `schedule "${schedule.name}" is defined twice in createClaimer({ schedules }).`,
+        { path: "schedules" },
+      );
+    }
+    names.add(schedule.name);
+    if (!definitions.has(schedule.job.kind)) {
+      throw new UsageError(
+        "PGCLAIM_UNKNOWN_KIND",
+        `schedule "${schedule.name}" enqueues "${schedule.job.kind}", which is not in createClaimer({ jobs }).`,
+        { path: "schedules" },
+      );
+    }
+  }
+  return schedules;
 }
 
 function readMaxTicks(value: unknown): number {
@@ -348,10 +479,23 @@ function readRetention(options: ClaimerOptions): number | null {
   return given.done === "forever" ? null : parseDuration(given.done ?? "7d", "retention.done");
 }
 
-async function digestOf(definitions: ReadonlyMap<string, AnyJobDefinition>): Promise<string> {
-  const text = new TextEncoder().encode(JSON.stringify(policies(definitions)));
-  const bytes = new Uint8Array(await crypto.subtle.digest("SHA-256", text));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+/** What is registered, in an order that does not depend on how the code lists it, and its digest. */
+async function deploymentOf(
+  definitions: ReadonlyMap<string, AnyJobDefinition>,
+  schedules: readonly AnySchedule[],
+  queueMax: Readonly<Record<string, number>>,
+): Promise<Deployment & { readonly digest: string }> {
+  const rows = await Promise.all(schedules.map(scheduleRow));
+  const byName = (a: { readonly name: string }, b: { readonly name: string }) => (a.name < b.name ? -1 : 1);
+  const deployment: Deployment = {
+    kinds: [...definitions.values()].map(({ policy }) => policy).sort(byName),
+    schedules: rows.sort(byName),
+    queueMax: Object.fromEntries(Object.entries(queueMax).sort(([a], [b]) => (a < b ? -1 : 1))),
+  };
+  const bytes = new Uint8Array(
+    await crypto.subtle.digest("SHA-256", new TextEncoder().encode(JSON.stringify(deployment))),
+  );
+  return { ...deployment, digest: Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("") };
 }
 
 function once<T>(make: () => Promise<T>): () => Promise<T> {

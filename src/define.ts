@@ -3,8 +3,8 @@
 import type { Answer } from "./answers.ts";
 import { type Duration, parseDuration, show } from "./duration.ts";
 import { UsageError } from "./errors.ts";
-import type { Enqueued, JobId } from "./model.ts";
 import { type KeyTemplate, keyTemplate } from "./key_template.ts";
+import type { Enqueued, JobId } from "./model.ts";
 import { nearest } from "./nearest.ts";
 import type { InputOf, OutputOf, StandardSchema } from "./standard_schema.ts";
 
@@ -312,13 +312,16 @@ interface ResourceOptions {
 function resources(where: string, kind: string, spec: ResourceOptions) {
   const names = (option: "locks" | "sharedLocks"): string[] => {
     const value: unknown = spec[option] ?? [];
-    if (!Array.isArray(value) || value.length > maxNames) throw invalid(where, option, value, `expected at most ${maxNames} templates`);
+    if (!Array.isArray(value) || value.length > maxNames)
+      throw invalid(where, option, value, `expected at most ${maxNames} templates`);
     return value.map((name: unknown, i) => keyTemplate(name, `${where}: ${option}[${i}]`));
   };
   const limits: unknown = spec.limits ?? [];
-  if (!Array.isArray(limits) || limits.length > maxLimits) throw invalid(where, "limits", limits, `expected at most ${maxLimits} limits`);
+  if (!Array.isArray(limits) || limits.length > maxLimits)
+    throw invalid(where, "limits", limits, `expected at most ${maxLimits} limits`);
   for (const [i, limit] of limits.entries()) {
-    if (typeof limit !== "object" || limit === null) throw invalid(where, `limits[${i}]`, limit, 'expected { name: "tenant:{tenant}", max: 5 }');
+    if (typeof limit !== "object" || limit === null)
+      throw invalid(where, `limits[${i}]`, limit, 'expected { name: "tenant:{tenant}", max: 5 }');
     assertKnownKeys(limit, ["name", "max"], `${where}: limits[${i}]`);
   }
   const named = limits.map(({ name, max }: Limit, i) => ({
@@ -327,7 +330,8 @@ function resources(where: string, kind: string, spec: ResourceOptions) {
   }));
   // Named by the payload first: the first limit is where jobs wait, and one busy tenant must not hide the others.
   if (spec.max !== undefined) named.push({ name: `@kind/${kind}`, max: integer(where, "max", spec.max, 1, maxSlots) });
-  if (spec.uniqueFor !== undefined && spec.uniqueKey === undefined) throw invalid(where, "uniqueFor", spec.uniqueFor, "expected uniqueKey beside it");
+  if (spec.uniqueFor !== undefined && spec.uniqueKey === undefined)
+    throw invalid(where, "uniqueFor", spec.uniqueFor, "expected uniqueKey beside it");
   return {
     orderingKey: spec.orderingKey === undefined ? null : keyTemplate(spec.orderingKey, `${where}: orderingKey`),
     whenDead: oneOf(where, "whenDead", spec.whenDead ?? "halt", ["halt", "skip"] as const),

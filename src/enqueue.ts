@@ -1,6 +1,6 @@
 // From a definition and a payload to a request the database can take: validated, and proven to be storable JSON.
 
-import type { AnyJobDefinition } from "./define.ts";
+import { type AnyJobDefinition, integer } from "./define.ts";
 import { type Duration, parseDuration, show } from "./duration.ts";
 import { UsageError } from "./errors.ts";
 import type { JobRequest } from "./model.ts";
@@ -12,6 +12,10 @@ export interface When {
   readonly runAt?: Date;
   /** Not before this long from now, by the database's clock. Not together with `runAt`. */
   readonly delay?: Duration;
+  /** When the job has to be finished; the kind's `deadline` otherwise. */
+  readonly deadlineAt?: Date;
+  /** 0 to 3, smaller runs first; the kind's otherwise. Only a database role that may run jobs may choose it. */
+  readonly priority?: 0 | 1 | 2 | 3;
 }
 
 /** Instants Postgres and JavaScript both can hold. */
@@ -49,7 +53,11 @@ export async function jobRequest(
   return { kind: job.kind, payload: payload ?? null, ...due(job.kind, when, at) };
 }
 
-function due(kind: string, { runAt, delay }: When, at: string): { runAt?: string; delayMs?: number } {
+function due(
+  kind: string,
+  { runAt, delay, deadlineAt, priority }: When,
+  at: string,
+): Omit<JobRequest, "kind" | "payload"> {
   if (runAt !== undefined && delay !== undefined) {
     throw new UsageError(
       "PGCLAIM_INVALID_OPTION",
@@ -57,14 +65,21 @@ function due(kind: string, { runAt, delay }: When, at: string): { runAt?: string
       { path: `${at}delay` },
     );
   }
-  if (delay !== undefined) return { delayMs: parseDuration(delay, `job "${kind}": delay`) };
-  if (runAt === undefined) return {};
-  if (!isStorableInstant(runAt)) {
-    throw new UsageError(
-      "PGCLAIM_INVALID_OPTION",
-      `job "${kind}": runAt is ${runAt instanceof Date ? "no instant between the years 1 and 9999" : show(runAt)}; expected a Date.`,
-      { path: `${at}runAt` },
-    );
-  }
-  return { runAt: runAt.toISOString() };
+  return {
+    ...(delay === undefined ? {} : { delayMs: parseDuration(delay, `job "${kind}": delay`) }),
+    ...(runAt === undefined ? {} : { runAt: instant(kind, "runAt", runAt, at) }),
+    ...(deadlineAt === undefined ? {} : { deadlineAt: instant(kind, "deadlineAt", deadlineAt, at) }),
+    ...(priority === undefined
+      ? {}
+      : { priority: integer(`job "${kind}"`, "priority", priority, 0, 3, ". Smaller runs first") }),
+  };
+}
+
+function instant(kind: string, option: string, value: unknown, at: string): string {
+  if (value instanceof Date && isStorableInstant(value)) return value.toISOString();
+  throw new UsageError(
+    "PGCLAIM_INVALID_OPTION",
+    `job "${kind}": ${option} is ${value instanceof Date ? "no instant between the years 1 and 9999" : show(value)}; expected a Date.`,
+    { path: `${at}${option}` },
+  );
 }

@@ -71,7 +71,9 @@ function line(outcome: Outcome): Omit<FinishJob, "jobId" | "attempt"> {
         ...(outcome.enqueue.length > 0 ? { enqueue: outcome.enqueue } : {}),
       };
     case "released":
-      return { outcome: "released" };
+    case "cancelled":
+    case "missed":
+      return { outcome: outcome.type };
     default:
       return outcome satisfies never;
   }

@@ -2,11 +2,10 @@
 // "One-shot" is a single short transaction beside the session; "session" is the claiming connection.
 
 import type { KindPolicy, QueryResult } from "./define.ts";
-import type { ScheduleRow } from "./schedule.ts";
 import type {
   Claim,
-  Grant,
   Enqueued,
+  Grant,
   JobId,
   JobRequest,
   JobView,
@@ -16,6 +15,7 @@ import type {
   SkipReason,
   TickReport,
 } from "./model.ts";
+import type { ScheduleRow } from "./schedule.ts";
 
 export interface WakeAnswer {
   /** The number of this deployment's kinds, null while the database does not know their digest. */

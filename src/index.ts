@@ -34,6 +34,7 @@ export {
   UsageError,
 } from "./errors.ts";
 export type { CallerClient } from "./gateway.ts";
+export type { KickOptions } from "./kick.ts";
 export type { LimitOptions } from "./limits.ts";
 export type {
   AttemptView,
@@ -44,6 +45,7 @@ export type {
   JobState,
   JobView,
   OperatorAnswer,
+  ScheduleView,
   Skip,
   SkipReason,
   TickFate,
@@ -51,4 +53,5 @@ export type {
   Trigger,
 } from "./model.ts";
 export type { Log, LogEntry } from "./report.ts";
+export { type AnySchedule, type CatchUp, defineSchedule, type Schedule } from "./schedule.ts";
 export type { StandardSchema } from "./standard_schema.ts";

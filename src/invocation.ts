@@ -1,13 +1,14 @@
 // One wake-up of the runtime: wake, connect, ticks until nothing is left or the budget is spent, close, report.
 
 import { type Clock, wait } from "./clock.ts";
-import type { AnyJobDefinition, KindPolicy } from "./define.ts";
+import type { AnyJobDefinition } from "./define.ts";
 import { PgclaimError } from "./errors.ts";
-import type { Gateway, Session, WakeAnswer } from "./gateway.ts";
+import type { Deployment, Gateway, Session, WakeAnswer } from "./gateway.ts";
 import { enterTick, isQuarantineRunning } from "./latch.ts";
 import { busyRetryBaseMs, counts, type Limits } from "./limits.ts";
 import type { InvocationReport, ReportedError, TickReport, Trigger } from "./model.ts";
 import { type InvocationNotes, invocationLine, invocationReport, type Log, reportedError } from "./report.ts";
+import { firing } from "./schedule.ts";
 import { type TickContext, tick } from "./tick.ts";
 
 export interface InvocationOptions {
@@ -16,8 +17,9 @@ export interface InvocationOptions {
   readonly limits: Limits;
   readonly log: Log;
   readonly definitions: ReadonlyMap<string, AnyJobDefinition>;
-  /** Digest of the policies above, by which the database knows this deployment. */
-  readonly digest: () => Promise<string>;
+  /** What this deployment registers, and the digest by which the database knows it. */
+  readonly deployment: () => Promise<Deployment & { readonly digest: string }>;
+  readonly tickSlots: number | null;
   readonly queues: readonly string[];
   readonly batch: number;
   readonly concurrency: number;
@@ -41,6 +43,7 @@ export async function invoke(
     startedAt: clock.date().toISOString(),
     ticks: [],
     crashed: 0,
+    fired: [],
     faults: [],
     oneShots: 0,
     wakeMs: 0,
@@ -82,7 +85,8 @@ interface Woken {
 async function wake(options: InvocationOptions, notes: InvocationNotes): Promise<Woken> {
   const { gateway, clock, queues, historyMs } = options;
   const startedAt = clock.now();
-  const digest = await options.digest();
+  const deployment = await options.deployment();
+  const { digest } = deployment;
   let answer: WakeAnswer | null = null;
   try {
     notes.oneShots++;
@@ -99,18 +103,43 @@ async function wake(options: InvocationOptions, notes: InvocationNotes): Promise
   let revision = answer?.revision ?? null;
   if (revision === null) {
     notes.oneShots++;
-    revision = await gateway.register({ digest, kinds: policies(options.definitions) });
+    revision = await gateway.register(deployment);
   }
   notes.wakeMs = Math.round(clock.now() - startedAt);
   if (answer === null) return { revision, ready: true, suspects: false };
   notes.crashed = answer.crashed;
   notes.faults = answer.faults;
-  return { revision, ready: answer.ready, suspects: answer.suspects };
+  const fired = await fireSchedules(options, notes, deployment, answer);
+  notes.wakeMs = Math.round(clock.now() - startedAt);
+  return { revision, ready: answer.ready || fired, suspects: answer.suspects };
 }
 
-/** The policies of a deployment, in an order that does not depend on how its code lists them. */
-export function policies(definitions: ReadonlyMap<string, AnyJobDefinition>): KindPolicy[] {
-  return [...definitions.values()].map(({ policy }) => policy).sort((a, b) => (a.name < b.name ? -1 : 1));
+/** Fires the schedules that are due, each by one one-shot. Answers whether a job came of it. */
+async function fireSchedules(
+  { gateway }: InvocationOptions,
+  notes: InvocationNotes,
+  { schedules }: Deployment,
+  answer: WakeAnswer,
+): Promise<boolean> {
+  let any = false;
+  for (const due of answer.schedules) {
+    // One that another deployment defines, or defines otherwise, is that deployment's to fire.
+    const row = schedules.find((one) => one.name === due.name && one.definition === due.definition);
+    if (row === undefined) continue;
+    const what = firing(row, { nextAt: new Date(due.nextAt), fresh: due.fresh, now: new Date(answer.now) });
+    try {
+      notes.oneShots++;
+      const jobs = await gateway.fire({ name: due.name, definition: due.definition, nextAt: due.nextAt, ...what });
+      if (jobs === null || jobs.length === 0) continue;
+      notes.fired.push({ schedule: due.name, jobs });
+      any = true;
+    } catch (error) {
+      if (!(error instanceof PgclaimError)) throw error;
+      // A schedule that cannot be fired must not stop the work that is there.
+      notes.faults = [...notes.faults, { step: `schedule ${due.name}`, sqlstate: error.code }];
+    }
+  }
+  return any;
 }
 
 class Invocation {
@@ -253,8 +282,9 @@ class Invocation {
   }
 
   #context(session: Session): TickContext {
-    const { gateway, clock, limits, log, definitions, queues, concurrency } = this.#options;
+    const { gateway, clock, limits, log, definitions, queues, concurrency, tickSlots } = this.#options;
     return {
+      tickSlots,
       gateway,
       session,
       clock,

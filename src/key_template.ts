@@ -17,7 +17,9 @@ type PathOf<P> = P extends object
     }[keyof P & string]
   : never;
 
-type Placeholder<T extends string> = T extends `${string}{${infer Name}}${infer Rest}` ? Name | Placeholder<Rest> : never;
+type Placeholder<T extends string> = T extends `${string}{${infer Name}}${infer Rest}`
+  ? Name | Placeholder<Rest>
+  : never;
 
 /** A template whose placeholders are paths of the payload; anything else is a type that names the wrong one. */
 export type KeyTemplate<T extends string, P> = string extends T
@@ -35,13 +37,16 @@ export const maxTemplateLength = 200;
  */
 export function keyTemplate(value: unknown, where: string): string {
   const refuse = (why: string): UsageError =>
-    new UsageError("PGCLAIM_INVALID_OPTION", `${where} is ${show(value)}; ${why}, for example "account:{account}".`, { path: where });
+    new UsageError("PGCLAIM_INVALID_OPTION", `${where} is ${show(value)}; ${why}, for example "account:{account}".`, {
+      path: where,
+    });
   if (typeof value !== "string" || value === "") throw refuse("expected a template");
   if (value.length > maxTemplateLength) throw refuse(`expected at most ${maxTemplateLength} characters`);
   if (value.startsWith("@")) throw refuse("names that begin with @ are pgclaim's own");
   if (value.includes("\0") || !value.isWellFormed()) throw refuse("the text cannot be stored");
   const literals = value.split(/\{[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*\}/);
-  if (literals.some((literal) => /[{}]/.test(literal))) throw refuse("a placeholder is a path of the payload in braces");
+  if (literals.some((literal) => /[{}]/.test(literal)))
+    throw refuse("a placeholder is a path of the payload in braces");
   if (literals.slice(1, -1).some((between) => !/[^A-Za-z0-9%]/.test(between))) {
     throw refuse("two placeholders need a sign such as : between them");
   }

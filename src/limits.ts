@@ -17,6 +17,8 @@ export interface LimitOptions {
   readonly reserve?: Duration;
   /** How long past our own limits the server waits until it ends a transaction we no longer talk about. `"5s"`. */
   readonly serverGrace?: Duration;
+  /** How often a tick asks whether somebody cancelled one of its jobs; a shorter one never asks. `"2s"`. */
+  readonly cancelPoll?: Duration;
   /** How long a settle is repeated while the database cannot be asked, before the tick is reported unknown. `"10s"`. */
   readonly settle?: Duration;
 }
@@ -29,6 +31,7 @@ export interface Limits {
   readonly reserveMs: number;
   readonly serverGraceMs: number;
   readonly settleMs: number;
+  readonly cancelPollMs: number;
 }
 
 const defaults = {
@@ -39,6 +42,7 @@ const defaults = {
   reserve: "3s",
   serverGrace: "5s",
   settle: "10s",
+  cancelPoll: "2s",
 } as const satisfies Required<LimitOptions>;
 
 /** Reads the time limits. Errors: PGCLAIM_INVALID_OPTION. */
@@ -53,6 +57,7 @@ export function readLimits(options: LimitOptions = {}): Limits {
     reserveMs: ms("reserve"),
     serverGraceMs: ms("serverGrace"),
     settleMs: ms("settle"),
+    cancelPollMs: ms("cancelPoll"),
   };
 }
 
@@ -75,11 +80,17 @@ export const counts = {
   reapSlice: 200,
   dueSlice: 500,
   pruneSlice: 500,
+  /** Gates a wake looks at again, jobs it lets reserve their names. */
+  gateSlice: 200,
+  reserveSlice: 20,
   /** Interruptions in a row after which a job runs alone, uncharged. */
   interruptedLimit: 5,
   /** Jobs of one enqueueMany. */
   maxEnqueue: 1_000,
 } as const;
+
+/** How long a job that needs names waits, in milliseconds, until it reserves them and others let it pass. */
+export const reserveAfterMs = 30_000;
 
 /** First wait, in milliseconds, before a tick that found only busy jobs is repeated; doubles, with full jitter. */
 export const busyRetryBaseMs = 100;

@@ -95,7 +95,17 @@ export interface JobResult {
   readonly jobId: JobId;
   readonly kind: string;
   readonly attempt: number;
-  readonly result: "done" | "retried" | "dead" | "snoozed" | "released" | "interrupted" | "unsettled" | "refused" | "cancelled" | "missed";
+  readonly result:
+    | "done"
+    | "retried"
+    | "dead"
+    | "snoozed"
+    | "released"
+    | "interrupted"
+    | "unsettled"
+    | "refused"
+    | "cancelled"
+    | "missed";
   /** Code of the error of a failed attempt. */
   readonly code?: string;
   /** When a retried or snoozed job is due again, ISO 8601. */

@@ -17,8 +17,19 @@ import type {
   Session,
   WakeAnswer,
 } from "./gateway.ts";
-import { counts, type Limits } from "./limits.ts";
-import type { Claim, Grant, JobId, JobRequest, JobView, OperatorAnswer, Skip, SkipReason } from "./model.ts";
+import { counts, type Limits, reserveAfterMs } from "./limits.ts";
+import type {
+  Claim,
+  Enqueued,
+  Grant,
+  JobId,
+  JobRequest,
+  JobView,
+  OperatorAnswer,
+  ScheduleView,
+  Skip,
+  SkipReason,
+} from "./model.ts";
 
 export interface PostgresOptions {
   readonly database: Database;
@@ -53,11 +64,29 @@ export function postgresGateway(options: PostgresOptions): Gateway {
     }
   }
 
+  async function operate(name: string, id: JobId, during: string): Promise<OperatorAnswer> {
+    const [row] = await call(`select ${fn(name)}($1::bigint) as answer`, id, during);
+    return json(row, "answer") as OperatorAnswer;
+  }
+
+  async function toggle(name: string, argument: string, during: string): Promise<boolean> {
+    const [row] = await call(`select ${fn(name)}($1::text) as changed`, argument, during);
+    return row?.changed === true;
+  }
+
   return {
     async wake(request): Promise<WakeAnswer> {
       const [row] = await call(
         `select ${fn("wake_v1")}($1::jsonb) as answer`,
-        { ...request, reapSlice: counts.reapSlice, dueSlice: counts.dueSlice, pruneSlice: counts.pruneSlice },
+        {
+          ...request,
+          reapSlice: counts.reapSlice,
+          dueSlice: counts.dueSlice,
+          pruneSlice: counts.pruneSlice,
+          gateSlice: counts.gateSlice,
+          reserveSlice: counts.reserveSlice,
+          reserveMs: reserveAfterMs,
+        },
         "asking for work",
       );
       return json(row, "answer") as WakeAnswer;
@@ -68,16 +97,23 @@ export function postgresGateway(options: PostgresOptions): Gateway {
       return integer(row, "n");
     },
 
+    async fire(request): Promise<readonly JobId[] | null> {
+      const [row] = await call(`select ${fn("fire_v1")}($1::jsonb) as jobs`, request, "firing a schedule");
+      return row?.jobs == null ? null : (json(row, "jobs") as JobId[]);
+    },
+
     session: () => new PostgresSession(options, fn),
 
     async fence(request): Promise<readonly Grant[]> {
       const rows = await call(
-        `select job_id::text as job_id, attempt, kind, payload, idempotency_key, run_at, enqueued_at, failures from ${fn("fence_v1")}($1::jsonb)`,
+        `select job_id::text as job_id, attempt, kind, payload, idempotency_key, run_at, enqueued_at, failures, deadline_at from ${fn("fence_v1")}($1::jsonb)`,
         {
           tick: request.tickId,
           quarantined: request.quarantined,
           jobs: numbered(request.jobs),
-          ...(request.housekeep ? { reapSlice: counts.reapSlice, dueSlice: counts.dueSlice } : {}),
+          ...(request.housekeep
+            ? { reapSlice: counts.reapSlice, dueSlice: counts.dueSlice, gateSlice: counts.gateSlice }
+            : {}),
         },
         "recording attempts",
       );
@@ -90,6 +126,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         runAt: instant(row, "run_at"),
         enqueuedAt: instant(row, "enqueued_at"),
         failures: integer(row, "failures"),
+        deadlineAt: row.deadline_at === null ? null : instant(row, "deadline_at"),
       }));
     },
 
@@ -123,7 +160,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         client === undefined
           ? await call(statement, argument, "enqueueing")
           : await enqueueOn(client, statement, JSON.stringify(argument));
-      const refused = rows.find((row) => row.type !== "enqueued");
+      const refused = rows.find((row) => row.job_id === null);
       if (refused !== undefined) {
         return {
           type: "refused",
@@ -132,7 +169,19 @@ export function postgresGateway(options: PostgresOptions): Gateway {
           detail: String(refused.detail ?? ""),
         };
       }
-      return { type: "enqueued", ids: rows.map((row) => text(row, "job_id")) };
+      return {
+        type: "enqueued",
+        jobs: rows.map((row) => ({ type: text(row, "type") as Enqueued["type"], id: text(row, "job_id") })),
+      };
+    },
+
+    async cancelled(jobs): Promise<readonly JobId[]> {
+      const rows = await call(
+        `select job_id::text as job_id from ${fn("cancelled_v1")}($1::jsonb)`,
+        { jobs },
+        "asking for cancels",
+      );
+      return rows.map((row) => text(row, "job_id"));
     },
 
     async job(id: JobId): Promise<JobView | null> {
@@ -140,14 +189,40 @@ export function postgresGateway(options: PostgresOptions): Gateway {
       return row?.job == null ? null : (json(row, "job") as JobView);
     },
 
-    async retry(id: JobId): Promise<OperatorAnswer> {
-      const [row] = await call(`select ${fn("retry_v1")}($1::bigint) as answer`, id, "retrying a dead letter");
-      return json(row, "answer") as OperatorAnswer;
+    retry: (id) => operate("retry_v1", id, "retrying a dead letter"),
+    discard: (id) => operate("discard_v1", id, "discarding a dead letter"),
+    skip: (id) => operate("skip_v1", id, "skipping a dead letter"),
+    cancel: (id) => operate("cancel_v1", id, "cancelling a job"),
+    pauseQueue: (name) => toggle("pause_queue_v1", name, "pausing a queue"),
+    resumeQueue: (name) => toggle("resume_queue_v1", name, "resuming a queue"),
+
+    async schedules(): Promise<readonly ScheduleView[]> {
+      const rows = await call(
+        `select name, cron, time_zone, kind, catch_up, next_at, last_at, paused_at from ${fn("schedules_v1")}() where $1 = 'all'`,
+        "all",
+        "reading schedules",
+      );
+      return rows.map((row) => ({
+        name: text(row, "name"),
+        cron: text(row, "cron"),
+        timeZone: text(row, "time_zone"),
+        kind: text(row, "kind"),
+        catchUp: text(row, "catch_up") as ScheduleView["catchUp"],
+        nextAt: instant(row, "next_at"),
+        lastAt: row.last_at === null ? null : instant(row, "last_at"),
+        pausedAt: row.paused_at === null ? null : instant(row, "paused_at"),
+      }));
     },
 
-    async discard(id: JobId): Promise<OperatorAnswer> {
-      const [row] = await call(`select ${fn("discard_v1")}($1::bigint) as answer`, id, "discarding a dead letter");
-      return json(row, "answer") as OperatorAnswer;
+    pauseSchedule: (name) => toggle("pause_schedule_v1", name, "pausing a schedule"),
+
+    async resumeSchedule(name, nextAt): Promise<boolean> {
+      const [row] = await call(
+        `select ${fn("resume_schedule_v1")}(r ->> 'name', (r ->> 'nextAt')::timestamptz) as changed from (select $1::jsonb) as x(r)`,
+        { name, nextAt },
+        "resuming a schedule",
+      );
+      return row?.changed === true;
     },
   };
 }
@@ -232,6 +307,7 @@ class PostgresSession implements Session {
         revision: request.revision,
         batch: request.batch,
         quarantined: request.quarantined,
+        tickSlots: request.tickSlots,
         maxCandidates: counts.maxCandidates,
         maxSkips: counts.maxSkips,
       }),
@@ -241,7 +317,7 @@ class PostgresSession implements Session {
         "begin isolation level read committed read write",
         ...this.#setLocal(limits.messageMs),
         "select pg_backend_pid() as pid",
-        `select job_id::text as job_id, attempt, kind, skip, skipped from ${this.#fn("claim_v1")}(${argument}::jsonb)`,
+        `select job_id::text as job_id, attempt, kind, skip, skipped, lock_name, after::text[] as after, behind::text as behind, missed, at_risk from ${this.#fn("claim_v1")}(${argument}::jsonb)`,
       ],
       "claiming",
     ).catch((error: unknown) => {
@@ -501,11 +577,24 @@ function readClaim(rows: readonly Row[]): Omit<ClaimAnswer, "backendPid"> {
   const skipped: Partial<Record<SkipReason, number>> = {};
   for (const row of rows) {
     if (row.skip === null) {
-      claims.push({ jobId: text(row, "job_id"), attempt: integer(row, "attempt"), kind: text(row, "kind") });
+      claims.push({
+        jobId: text(row, "job_id"),
+        attempt: integer(row, "attempt"),
+        kind: text(row, "kind"),
+        after: Array.isArray(row.after) ? row.after.map(String) : [],
+        behind: row.behind === null ? null : text(row, "behind"),
+        missed: row.missed === true,
+        atRisk: row.at_risk === true,
+      });
     } else if (row.job_id === null) {
       skipped[text(row, "skip") as SkipReason] = integer(row, "skipped");
     } else {
-      skips.push({ jobId: text(row, "job_id"), kind: text(row, "kind"), reason: text(row, "skip") as SkipReason });
+      skips.push({
+        jobId: text(row, "job_id"),
+        kind: text(row, "kind"),
+        reason: text(row, "skip") as SkipReason,
+        ...(row.lock_name === null ? {} : { lock: text(row, "lock_name") }),
+      });
     }
   }
   return { claims, skips, skipped };

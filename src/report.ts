@@ -37,8 +37,6 @@ export interface TickNotes {
   readonly tickId: string;
   readonly quarantined: boolean;
   claim: ClaimAnswer | null;
-  /** Jobs the fence granted. */
-  granted: ReadonlySet<JobId>;
   outcomes: ReadonlyMap<JobId, Outcome>;
   runMs: ReadonlyMap<JobId, number>;
   rows: readonly FinishRow[];
@@ -86,6 +84,9 @@ export function tickReport(
     retried: count("retried"),
     dead: count("dead"),
     snoozed: count("snoozed"),
+    cancelled: count("cancelled"),
+    missed: count("missed"),
+    atRisk: (notes.claim?.claims ?? []).filter((claim) => claim.atRisk && !claim.missed).length,
     released: count("released"),
     skipped: notes.claim?.skipped ?? {},
     skips: notes.claim?.skips ?? [],
@@ -112,8 +113,10 @@ function jobResult(claim: Claim, notes: TickNotes, fate: TickFate): JobResult {
   const outcome = notes.outcomes.get(claim.jobId);
   if (outcome === undefined) return { ...facts, result: "refused" };
   if (outcome.type === "released") return { ...timed, result: "released" };
+  if (outcome.type === "missed") return { ...facts, result: "missed" };
   const row = notes.rows.find((candidate) => candidate.jobId === claim.jobId);
   if (row === undefined) return { ...timed, ...withoutRow(outcome) };
+  if (row.state === "cancelled") return { ...timed, result: "cancelled" };
   if (row.state === "dead") return { ...timed, result: "dead", ...codeOf(outcome, row) };
   if (outcome.type === "snoozed") return { ...timed, result: "snoozed", dueAt: row.dueAt.toISOString() };
   return { ...timed, result: "retried", dueAt: row.dueAt.toISOString(), ...codeOf(outcome, row) };
@@ -123,7 +126,7 @@ function jobResult(claim: Claim, notes: TickNotes, fate: TickFate): JobResult {
  * A committed job finish answered nothing of: it is done, or the answer to COMMIT was lost and settle knew no more than the
  * tick's fate. Then a failure is told as retried, although it may have been the last one allowed.
  */
-function withoutRow(outcome: Exclude<Outcome, { type: "released" }>): Pick<JobResult, "result" | "code"> {
+function withoutRow(outcome: Exclude<Outcome, { type: "released" | "missed" }>): Pick<JobResult, "result" | "code"> {
   switch (outcome.type) {
     case "done":
       return { result: "done" };
@@ -133,6 +136,8 @@ function withoutRow(outcome: Exclude<Outcome, { type: "released" }>): Pick<JobRe
       return { result: "dead" };
     case "snoozed":
       return { result: "snoozed" };
+    case "cancelled":
+      return { result: "cancelled" };
     default:
       return outcome satisfies never;
   }
@@ -173,6 +178,7 @@ export interface InvocationNotes {
   readonly startedAt: string;
   readonly ticks: TickReport[];
   crashed: number;
+  fired: { readonly schedule: string; readonly jobs: readonly JobId[] }[];
   faults: InvocationReport["faults"];
   /** One-shots and session messages outside ticks: wake, register, an empty claim's rollback is inside. */
   oneShots: number;
@@ -201,9 +207,13 @@ export function invocationReport(
     retried: sum((tick) => tick.retried),
     dead: sum((tick) => tick.dead),
     snoozed: sum((tick) => tick.snoozed),
+    cancelled: sum((tick) => tick.cancelled),
+    missed: sum((tick) => tick.missed),
+    atRisk: sum((tick) => tick.atRisk),
     released: sum((tick) => tick.released),
     skipped,
     crashed: notes.crashed,
+    fired: notes.fired,
     roundTrips: {
       session: sum((tick) => tick.roundTrips.session),
       oneShot: notes.oneShots + sum((tick) => tick.roundTrips.oneShot),
@@ -221,7 +231,11 @@ export function invocationReport(
 export function invocationLine(report: InvocationReport): LogEntry {
   const { ticks, faults, ...facts } = report;
   const level =
-    report.error !== undefined ? "error" : report.dead > 0 || faults.length > 0 || report.crashed > 0 ? "warn" : "info";
+    report.error !== undefined
+      ? "error"
+      : report.dead + report.missed + report.crashed + faults.length > 0
+        ? "warn"
+        : "info";
   return {
     level,
     event: "pgclaim.invocation",
@@ -230,7 +244,7 @@ export function invocationLine(report: InvocationReport): LogEntry {
     ticks: ticks.map(({ jobs, skips, ...tick }) => ({
       ...tick,
       // Failures by name; what went well is counted above.
-      failed: jobs.filter((job) => job.code !== undefined || job.result === "dead"),
+      failed: jobs.filter((job) => job.code !== undefined || job.result === "dead" || job.result === "missed"),
       firstSkips: skips.slice(0, 5),
     })),
   };

@@ -5,10 +5,11 @@
 //
 //   pending --start--> external --first tx.query--> waiting --its turn--> turn --> ended
 //      |                  +-----------------------------------------------------> ended
-//      +--budget over--> ended (released)
+//      +--budget over, or behind a job of its key that did not end done--> ended (released)
 //
-// Turns begin only when nobody is pending or external, so every external call of the tick precedes its first write, and
-// the transaction has no xid until then.
+// A job that shares a name with an earlier one of its tick, or follows it in an ordering key, starts when that one has
+// ended, its turn included. Turns begin only when nobody is external and nobody pending can start, so every external call
+// precedes the tick's first write, and the transaction has no xid until then; the calls of followers come after it.
 
 import { type Answer, isAnswer } from "./answers.ts";
 import { type Clock, wait, within } from "./clock.ts";
@@ -18,13 +19,15 @@ import { isStorableInstant, jobRequest, type When } from "./enqueue.ts";
 import { describeError, JobError, PgclaimError, toError, UsageError } from "./errors.ts";
 import type { Session } from "./gateway.ts";
 import { cancelGraceMs, type Limits } from "./limits.ts";
-import type { Grant, JobId, JobRequest, Outcome } from "./model.ts";
+import type { Claim, Grant, JobId, JobRequest, Outcome } from "./model.ts";
 import { validate } from "./standard_schema.ts";
 import { storableText } from "./storable.ts";
 import { transactionControl } from "./tx_control.ts";
 
 export interface RunRequest {
   readonly grants: readonly Grant[];
+  /** What each granted job has to wait for inside this tick. */
+  readonly claims: ReadonlyMap<JobId, Pick<Claim, "after" | "behind">>;
   readonly definitions: ReadonlyMap<string, AnyJobDefinition>;
   readonly session: Session;
   readonly concurrency: number;
@@ -34,6 +37,8 @@ export interface RunRequest {
   /** Cancels the query the session is stuck in, through the one-shot. Never rejects. */
   readonly cancelQuery: (job: Grant) => Promise<void>;
   readonly limits: Limits;
+  /** Tells of jobs somebody wants cancelled, until the answer is called. */
+  readonly watchCancels: (cancel: (job: JobId) => void) => () => void;
   readonly log: (job: Grant, message: string, facts: Record<string, unknown>) => void;
 }
 
@@ -53,15 +58,16 @@ export function run(request: RunRequest): Promise<RunResult> {
   return new TickRun(request).result;
 }
 
-type StopReason = "timeout" | "budget" | "lost";
+type StopReason = "timeout" | "budget" | "lost" | "cancelled";
 
 class TickRun {
   readonly result: Promise<RunResult>;
   readonly #request: RunRequest;
-  readonly #pending: Runner[];
+  #pending: Runner[];
   readonly #external = new Set<Runner>();
   readonly #waiting: Runner[] = [];
   readonly #all: Runner[];
+  readonly #byId: ReadonlyMap<JobId, Runner>;
   #turn: Runner | null = null;
   /** A turn is being opened or ended: nobody else may start one. */
   #changingTurn = false;
@@ -70,6 +76,7 @@ class TickRun {
   #over = false;
   #failure: unknown = null;
   readonly #cancelHardStop: () => void;
+  #endWatch: () => void = () => {};
   readonly #onLost = () => this.#stopAll("lost");
 
   constructor(request: RunRequest) {
@@ -78,33 +85,79 @@ class TickRun {
       this.#resolve = resolve;
     });
     this.#all = request.grants.map((grant) => new Runner(grant, this, request));
+    this.#byId = new Map(this.#all.map((runner) => [runner.grant.jobId, runner]));
     this.#pending = [...this.#all];
     this.#cancelHardStop = request.clock.timer(Math.max(0, request.hardAt - request.clock.now()), () =>
       this.#stopAll("budget"),
     );
     request.session.lost.addEventListener("abort", this.#onLost, { once: true });
-    if (request.session.lost.aborted) this.#stopAll("lost");
-    else this.#advance();
+    if (request.session.lost.aborted) {
+      this.#stopAll("lost");
+      return;
+    }
+    this.#endWatch = request.watchCancels((job) => this.#cancel(job));
+    this.#advance();
+  }
+
+  #cancel(job: JobId): void {
+    const runner = this.#byId.get(job);
+    if (runner === undefined || this.#over) return;
+    if (!this.#pending.includes(runner)) {
+      runner.stop("cancelled");
+      return;
+    }
+    this.#pending = this.#pending.filter((other) => other !== runner);
+    runner.release({ type: "cancelled" });
+    this.#advance();
   }
 
   /** Starts what may start, gives the turn when it is time, ends when all have ended. */
   #advance(): void {
     if (this.#over || this.#stopping) return;
     const { clock, concurrency, hardAt } = this.#request;
+    this.#releaseBehind();
     while (this.#external.size < concurrency) {
-      const runner = this.#pending.shift();
+      const runner = this.#pending.find((candidate) => this.#mayStart(candidate));
       if (runner === undefined) break;
+      this.#pending = this.#pending.filter((other) => other !== runner);
       if (clock.now() + runner.timeoutMs > hardAt) {
-        runner.release();
+        runner.release({ type: "released", why: "budget" });
+        this.#releaseBehind();
         continue;
       }
       this.#external.add(runner);
       runner.start();
     }
-    if (this.#external.size > 0 || this.#pending.length > 0 || this.#changingTurn || this.#turn !== null) return;
+    if (this.#external.size > 0 || this.#changingTurn || this.#turn !== null) return;
     const next = this.#waiting[0];
-    if (next === undefined) this.#finish();
-    else void this.#openTurn(next);
+    if (next !== undefined) void this.#openTurn(next);
+    else if (this.#pending.length === 0) this.#finish();
+  }
+
+  /** Whether everything it has to wait for in this tick has ended. What was claimed and not granted counts as ended. */
+  #mayStart(runner: Runner, ending?: Runner): boolean {
+    const { after, behind } = this.#waitsFor(runner);
+    const hasEnded = (id: JobId) => {
+      const other = this.#byId.get(id);
+      return other === undefined || other === ending || (other.ended && this.#turn !== other);
+    };
+    return after.every(hasEnded) && (behind === null || hasEnded(behind));
+  }
+
+  /** Hands back who stands behind a job of its key that was not granted, or did not end done; one after the other. */
+  #releaseBehind(): void {
+    for (const runner of this.#pending) {
+      const { behind } = this.#waitsFor(runner);
+      if (behind === null) continue;
+      const before = this.#byId.get(behind);
+      if (before !== undefined && (!before.ended || this.#turn === before || before.outcome?.type === "done")) continue;
+      this.#pending = this.#pending.filter((other) => other !== runner);
+      runner.release({ type: "released", why: "behind" });
+    }
+  }
+
+  #waitsFor(runner: Runner): Pick<Claim, "after" | "behind"> {
+    return this.#request.claims.get(runner.grant.jobId) ?? { after: [], behind: null };
   }
 
   async #openTurn(runner: Runner): Promise<void> {
@@ -160,7 +213,9 @@ class TickRun {
     await runner.cancelled;
     // The wait may have cost the session, and others their time.
     if (this.#over) return;
-    const next = this.#waiting.find((waiting) => !waiting.ended) ?? null;
+    // Whoever may start once this one has ended does its external work first; only then comes the next turn.
+    const unlocks = this.#pending.some((pending) => this.#mayStart(pending, runner));
+    const next = unlocks ? null : (this.#waiting.find((waiting) => !waiting.ended) ?? null);
     const nextMs = next?.timeLeftMs ?? null;
     try {
       if (outcome !== null && (outcome.type === "done" || outcome.type === "snoozed")) {
@@ -201,7 +256,7 @@ class TickRun {
     if (this.#over) return;
     const turn = this.#turn;
     this.#stopping = true;
-    for (const runner of this.#pending.splice(0)) runner.release();
+    for (const runner of this.#pending.splice(0)) runner.release({ type: "released", why: "budget" });
     for (const runner of this.#all) runner.stop(reason);
     this.#stopping = false;
     if (reason === "lost") this.#finish(turn);
@@ -210,6 +265,7 @@ class TickRun {
 
   #finish(turn: Runner | null = null): void {
     this.#over = true;
+    this.#endWatch();
     this.#cancelHardStop();
     this.#request.session.lost.removeEventListener("abort", this.#onLost);
     const outcomes = new Map<JobId, Outcome>();
@@ -291,10 +347,10 @@ class Runner {
     this.#turn?.resolve();
   }
 
-  /** Hands the job back untouched: it has not started. */
-  release(): void {
+  /** Ends the job untouched: it has not started. */
+  release(outcome: Outcome): void {
     this.#closed = stopError("budget", this.timeoutMs, this.#request.session);
-    this.outcome = { type: "released", why: "budget" };
+    this.outcome = outcome;
   }
 
   /** Stops the handler from outside. Its transaction is dead from now on, whatever it still does. */
@@ -306,8 +362,21 @@ class Runner {
     if (reason === "lost") return;
     // The session is stuck in this handler's query until the server lets go of it.
     if (this.#inFlight.size > 0) this.cancelled = this.#cancelQuery();
-    this.outcome = reason === "budget" ? { type: "released", why: "budget" } : this.failed(error);
+    this.outcome = this.#stopped(reason, error);
     this.#run.hasEnded(this);
+  }
+
+  #stopped(reason: Exclude<StopReason, "lost">, error: Error): Outcome {
+    switch (reason) {
+      case "budget":
+        return { type: "released", why: "budget" };
+      case "cancelled":
+        return { type: "cancelled" };
+      case "timeout":
+        return this.failed(error);
+      default:
+        return reason satisfies never;
+    }
   }
 
   /** The handler has settled; what it says counts unless it was stopped before. */
@@ -372,6 +441,7 @@ class Runner {
         enqueuedAt: grant.enqueuedAt,
         runAt: grant.runAt,
         failures: grant.failures,
+        deadlineAt: grant.deadlineAt,
       },
       tx: { query: (text, values) => quiet(this.#query(text, values)) },
       signal: this.#abort.signal,
@@ -531,6 +601,8 @@ function stopError(reason: StopReason, timeoutMs: number, session: Session): Err
       return new JobError("PGCLAIM_HANDLER_TIMEOUT", `The handler ran longer than its timeout, ${timeoutMs} ms.`);
     case "budget":
       return new JobError("PGCLAIM_HANDLER_ABORTED", "The invocation's budget ended; the job is handed back.");
+    case "cancelled":
+      return new JobError("PGCLAIM_HANDLER_ABORTED", "Somebody has cancelled the job.");
     case "lost":
       return new JobError(
         "PGCLAIM_HANDLER_ABORTED",

@@ -67,7 +67,11 @@ export function defineSchedule<S extends StandardSchema>(schedule: Schedule<S>):
 export function assertSchedule(schedule: AnySchedule): void {
   const name: unknown = schedule?.name;
   if (typeof name !== "string" || !/^[A-Za-z0-9._:-]{1,200}$/.test(name)) {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `schedule name is ${show(name)}; expected 1 to 200 letters, digits and . _ : -.`, { path: "name" });
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `schedule name is ${show(name)}; expected 1 to 200 letters, digits and . _ : -.`,
+      { path: "name" },
+    );
   }
   const where = `schedule "${name}"`;
   assertKnownKeys(schedule, ["name", "cron", "timeZone", "job", "payload", "catchUp"], where);
@@ -89,7 +93,11 @@ export function assertSchedule(schedule: AnySchedule): void {
     // Any instant will do: whether a rule can fire at all does not depend on when one asks.
     first = rule(schedule.cron, timeZone).nextRun(new Date(Date.UTC(2024, 0, 1)));
   } catch (error) {
-    throw refuse("cron", schedule.cron, `it cannot be read (${error instanceof Error ? error.message : "no reason given"})`);
+    throw refuse(
+      "cron",
+      schedule.cron,
+      `it cannot be read (${error instanceof Error ? error.message : "no reason given"})`,
+    );
   }
   if (first === null) throw refuse("cron", schedule.cron, "no date fits it, so it would never fire");
 }
@@ -134,13 +142,20 @@ export interface Firing {
  * Shape:  nextAt is its next occurrence as stored, or, for a fresh one, when it was registered; now is the database's clock.
  * Clock:  the database's, passed in.
  */
-export function firing(row: ScheduleRow, due: { readonly nextAt: Date; readonly fresh: boolean; readonly now: Date }): Firing {
+export function firing(
+  row: ScheduleRow,
+  due: { readonly nextAt: Date; readonly fresh: boolean; readonly now: Date },
+): Firing {
   const cron = rule(row.cron, row.timeZone);
   const first = due.fresh ? cron.nextRun(due.nextAt) : due.nextAt;
   const occurrences: Date[] = [];
   if (first !== null && first <= due.now) {
     if (row.catchUp === "all") {
-      for (let at: Date | null = first; at !== null && at <= due.now && occurrences.length < maxOccurrences; at = cron.nextRun(at)) {
+      for (
+        let at: Date | null = first;
+        at !== null && at <= due.now && occurrences.length < maxOccurrences;
+        at = cron.nextRun(at)
+      ) {
         occurrences.push(at);
       }
     } else {
@@ -154,4 +169,12 @@ export function firing(row: ScheduleRow, due: { readonly nextAt: Date; readonly 
   // A rule that can fire at all fires again; the far future keeps a row that says otherwise from being asked for ever.
   const next = first !== null && first > due.now ? first : cron.nextRun(after);
   return { occurrences, newNextAt: next ?? new Date(Date.UTC(9999, 0, 1)) };
+}
+
+/** The first occurrence after an instant. */
+export function nextOccurrence(
+  { cron, timeZone }: { readonly cron: string; readonly timeZone: string },
+  after: Date,
+): Date {
+  return rule(cron, timeZone).nextRun(after) ?? new Date(Date.UTC(9999, 0, 1));
 }

@@ -8,7 +8,7 @@ import { finish, finishJobs, settle } from "./finish.ts";
 import type { Gateway, Session } from "./gateway.ts";
 import { trackUnsettled } from "./latch.ts";
 import type { Limits } from "./limits.ts";
-import type { Grant, Outcome, TickFate, TickReport } from "./model.ts";
+import type { Grant, JobId, Outcome, TickFate, TickReport } from "./model.ts";
 import { type Log, type TickNotes, tickFacts, tickReport } from "./report.ts";
 import { run } from "./run.ts";
 
@@ -22,6 +22,7 @@ export interface TickContext {
   readonly queues: readonly string[];
   readonly concurrency: number;
   readonly revision: number;
+  readonly tickSlots: number | null;
   readonly invocationId: string;
 }
 
@@ -67,6 +68,7 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
       revision: context.revision,
       batch: plan.batch,
       quarantined: plan.quarantined,
+      tickSlots: context.tickSlots,
       hardMs: plan.hardAt - startedAt + context.limits.reserveMs,
     });
   } catch (error) {
@@ -81,12 +83,17 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
     return report("empty");
   }
 
+  // A deadline that has passed is not started, so it needs no fence: finish makes a dead letter of it.
+  const missed = claims.filter((claim) => claim.missed);
+  const startable = claims.filter((claim) => !claim.missed);
+  const ends = new Map<JobId, Outcome>(missed.map((claim) => [claim.jobId, { type: "missed" }]));
+
   // fence
   const fencedAt = clock.now();
   const fenced = await fence(gateway, {
     tickId: plan.tickId,
     quarantined: plan.quarantined,
-    claims,
+    claims: startable,
     housekeep: plan.housekeep,
   });
   notes.oneShots += fenced.asked;
@@ -96,19 +103,17 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
   const ranAt = clock.now();
   let failure: unknown = null;
   if (fenced.type === "answered") {
-    const result = await runGranted(context, plan, fenced.grants, notes.claim.backendPid);
-    notes.granted = new Set(fenced.grants.map((grant) => grant.jobId));
-    notes.outcomes = result.outcomes;
+    const result = await runGranted(context, plan, notes, fenced.grants);
+    for (const [jobId, outcome] of result.outcomes) ends.set(jobId, outcome);
     notes.runMs = result.runMs;
     notes.turn = result.turn;
     failure = result.failure;
     for (const handler of result.unsettled) trackUnsettled(handler);
   } else {
     // Nobody knows which numbers are on record, so all of them are burned.
-    notes.outcomes = new Map(
-      claims.map((claim) => [claim.jobId, { type: "released", why: "burned" } satisfies Outcome]),
-    );
+    for (const { jobId } of startable) ends.set(jobId, { type: "released", why: "burned" });
   }
+  notes.outcomes = ends;
   notes.handlersMs = Math.round(clock.now() - ranAt);
 
   // finish
@@ -155,7 +160,7 @@ async function finishOrSettle(
       tickId: plan.tickId,
       invocationId,
       report: tickFacts(notes),
-      jobs: claims.map(({ jobId, attempt }) => ({ jobId, attempt })),
+      jobs: claims.filter((claim) => !claim.missed).map(({ jobId, attempt }) => ({ jobId, attempt })),
       mark,
       turn: notes.turn,
       quarantined: plan.quarantined,
@@ -182,16 +187,40 @@ async function finishOrSettle(
   }
 }
 
-function runGranted(context: TickContext, plan: TickPlan, grants: readonly Grant[], pid: number) {
-  const { gateway, session, clock, log, definitions, concurrency, invocationId } = context;
+function runGranted(context: TickContext, plan: TickPlan, notes: TickNotes, grants: readonly Grant[]) {
+  const { gateway, session, clock, limits, log, definitions, concurrency, invocationId } = context;
+  const pid = notes.claim?.backendPid ?? 0;
   return run({
     grants,
+    claims: new Map(notes.claim?.claims.map((claim) => [claim.jobId, claim])),
     definitions,
     session,
     concurrency,
     clock,
     hardAt: plan.hardAt,
-    limits: context.limits,
+    limits,
+    // Only handlers that run longer than a moment are worth a question.
+    watchCancels: (cancel) => {
+      const jobs = grants.map(({ jobId }) => jobId);
+      let stop = clock.timer(limits.cancelPollMs, ask);
+      let over = false;
+      function ask(): void {
+        notes.oneShots++;
+        gateway
+          .cancelled(jobs)
+          .then(
+            (wanted) => wanted.forEach(cancel),
+            () => {}, // no answer, no cancel; the next question may get one
+          )
+          .finally(() => {
+            if (!over) stop = clock.timer(limits.cancelPollMs, ask);
+          });
+      }
+      return () => {
+        over = true;
+        stop();
+      };
+    },
     // The second means beside statement_timeout; if it fails, that one still ends the query.
     cancelQuery: (job) =>
       gateway.cancelQuery({ pid, kind: job.kind, jobId: job.jobId }).then(
@@ -221,7 +250,6 @@ function emptyNotes(plan: TickPlan): TickNotes {
     tickId: plan.tickId,
     quarantined: plan.quarantined,
     claim: null,
-    granted: new Set(),
     outcomes: new Map(),
     runMs: new Map(),
     rows: [],

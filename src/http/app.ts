@@ -1,7 +1,7 @@
 // The HTTP API as a Hono app to mount: check the secret, check the request, ask the claimer, answer. No decisions about
 // jobs are made here, and a request that is refused costs no claimer and no database work.
 
-import { Hono, type MiddlewareHandler } from "hono";
+import { type Context, Hono, type MiddlewareHandler } from "hono";
 import { HTTPException } from "hono/http-exception";
 import { routePath } from "hono/route";
 import type { Claimer } from "../claimer.ts";
@@ -14,9 +14,11 @@ import {
   maxBodyBytes as defaultMaxBodyBytes,
   parseJobId,
   parseJobs,
+  parseName,
   parseNothing,
   parseTrigger,
   readJson,
+  type TriggerInput,
 } from "./requests.ts";
 import { answerError, answerInvocation, deploymentFault, Refusal, safeHeaders } from "./respond.ts";
 
@@ -72,9 +74,11 @@ export function createApp<Bindings extends object = object>(
   app.get("/healthz", (c) => c.json({ ok: true }));
 
   app.post("/api/trigger", guard("/api/trigger", "trigger"), async (c) => {
-    const { budgetMs } = parseTrigger(await body(c.req.raw));
+    const input = parseTrigger(await body(c.req.raw));
     const claimer = await claimerFor(c);
-    return invoke(claimer, { type: "http", by: "/api/trigger" }, budgetMs);
+    const invocation = invoke(claimer, { type: "http", by: "/api/trigger" }, input);
+    if (input.wait || !goesOn(c, invocation)) return invocation;
+    return c.json({ accepted: true }, 202);
   });
 
   app.get("/api/cron", refuseHead, guard("/api/cron", "cron"), async (c) =>
@@ -94,7 +98,7 @@ export function createApp<Bindings extends object = object>(
     return c.json(job);
   });
 
-  for (const verb of ["retry", "discard"] as const) {
+  for (const verb of ["retry", "discard", "skip", "cancel"] as const) {
     app.post(`/api/jobs/:id/${verb}`, guard(`/api/jobs/{id}/${verb}`, "operate"), async (c) => {
       const id = parseJobId(c.req.param("id"));
       parseNothing(await body(c.req.raw));
@@ -103,7 +107,37 @@ export function createApp<Bindings extends object = object>(
     });
   }
 
+  for (const [verb, method] of [
+    ["pause", "pauseQueue"],
+    ["resume", "resumeQueue"],
+  ] as const) {
+    app.post(`/api/queues/:name/${verb}`, guard(`/api/queues/{name}/${verb}`, "operate"), async (c) => {
+      const name = parseName(c.req.param("name"));
+      parseNothing(await body(c.req.raw));
+      return c.json({ queue: name, changed: await (await claimerFor(c))[method](name) });
+    });
+    refuseOtherMethods(`/api/queues/:name/${verb}`, "POST, OPTIONS");
+  }
+
+  app.get("/api/schedules", guard("/api/schedules", "read", "operate"), async (c) =>
+    c.json(await (await claimerFor(c)).schedules()),
+  );
+  for (const [verb, method] of [
+    ["pause", "pauseSchedule"],
+    ["resume", "resumeSchedule"],
+  ] as const) {
+    app.post(`/api/schedules/:name/${verb}`, guard(`/api/schedules/{name}/${verb}`, "operate"), async (c) => {
+      const name = parseName(c.req.param("name"));
+      parseNothing(await body(c.req.raw));
+      return c.json({ schedule: name, changed: await (await claimerFor(c))[method](name) });
+    });
+    refuseOtherMethods(`/api/schedules/:name/${verb}`, "POST, OPTIONS");
+  }
+
   refuseOtherMethods("/healthz", "GET, HEAD, OPTIONS");
+  refuseOtherMethods("/api/schedules", "GET, HEAD, OPTIONS");
+  refuseOtherMethods("/api/jobs/:id/skip", "POST, OPTIONS");
+  refuseOtherMethods("/api/jobs/:id/cancel", "POST, OPTIONS");
   refuseOtherMethods("/api/trigger", "POST, OPTIONS");
   refuseOtherMethods("/api/cron", "GET, OPTIONS");
   refuseOtherMethods("/api/jobs", "POST, OPTIONS");
@@ -135,10 +169,15 @@ export function createApp<Bindings extends object = object>(
     }
   }
 
-  async function invoke(claimer: Claimer, trigger: Trigger, budgetMs?: number): Promise<Response> {
+  async function invoke(claimer: Claimer, trigger: Trigger, input: Partial<TriggerInput> = {}): Promise<Response> {
+    const { budgetMs, queues } = input;
     // Not given: the request's signal. Work in a transaction is finished when its caller has gone.
-    const budget = budgetMs === undefined ? {} : { budget: `${Math.min(budgetMs, claimer.httpBudgetMs)}ms` as const };
-    return answerInvocation(await claimer.invoke(trigger, budget));
+    return answerInvocation(
+      await claimer.invoke(trigger, {
+        ...(budgetMs === undefined ? {} : { budget: `${Math.min(budgetMs, claimer.httpBudgetMs)}ms` }),
+        ...(queues === undefined ? {} : { queues }),
+      }),
+    );
   }
 
   function refuseOtherMethods(path: string, allow: string): void {
@@ -175,10 +214,27 @@ function cronTrigger(schedule: string | undefined): Trigger {
   return { type: "cron", cron: named ? schedule : "/api/cron", scheduledAt: null };
 }
 
-function operated(id: JobId, verb: "retry" | "discard", answer: OperatorAnswer): { id: JobId; type: string } {
+/** Hands an invocation to the runtime, to go on after the answer. False where the runtime has no such thing. */
+function goesOn(c: Context, invocation: Promise<unknown>): boolean {
+  try {
+    c.executionCtx.waitUntil(invocation.catch(() => {}));
+    return true;
+  } catch {
+    return false; // Hono throws where there is no execution context
+  }
+}
+
+function operated(
+  id: JobId,
+  verb: "retry" | "discard" | "skip" | "cancel",
+  answer: OperatorAnswer,
+): { id: JobId; type: string } {
   switch (answer.type) {
     case "retried":
     case "discarded":
+    case "skipped":
+    case "cancelled":
+    case "requested":
       return { id, type: answer.type };
     case "not-found":
       throw jobNotFound(id);
@@ -187,7 +243,7 @@ function operated(id: JobId, verb: "retry" | "discard", answer: OperatorAnswer):
     case "not-dead":
       throw new UsageError(
         "PGCLAIM_JOB_NOT_DEAD",
-        `Job ${id} is ${answer.state}; expected a dead letter, nothing else can be ${verb === "retry" ? "retried" : "discarded"}.`,
+        `Job ${id} is ${answer.state}; expected a dead letter for "${verb}".`,
       );
     default:
       return answer satisfies never;

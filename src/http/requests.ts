@@ -25,6 +25,7 @@ export interface JobInput {
   readonly payload: unknown;
   readonly runAt?: Date;
   readonly delay?: Duration;
+  readonly deadlineAt?: Date;
 }
 
 /** The jobs of one request, and whether they came as an array. */
@@ -40,17 +41,29 @@ const jobSchema = z.strictObject(
     runAt: z.iso.datetime({ offset: true }).optional(),
     // Read by parseDuration, so that a wrong one is refused in the same words everywhere.
     delay: z.unknown().optional(),
+    deadlineAt: z.iso.datetime({ offset: true }).optional(),
   },
-  { error: refuseFields(["kind", "payload", "runAt", "delay"]) },
+  { error: refuseFields(["kind", "payload", "runAt", "delay", "deadlineAt"]) },
 );
 /** What a refusal says of each field. zod's own words would do, but they differ from those at `defineJob`. */
 const expectedOf: Readonly<Record<string, string>> = {
   kind: "expected 1 to 200 letters, digits and . _ : -",
   payload: "expected a JSON value",
   runAt: 'expected an instant with its zone, for example "2026-11-30T14:00:00Z"',
+  deadlineAt: 'expected an instant with its zone, for example "2026-11-30T14:00:00Z"',
+  wait: "expected true or false",
+  queues: "expected 1 to 20 names of letters, digits and . _ : -",
 };
 
-const triggerSchema = z.strictObject({ budget: z.unknown().optional() }, { error: refuseFields(["budget"]) });
+const nameSchema = z.string().regex(/^[A-Za-z0-9._:-]{1,100}$/);
+const triggerSchema = z.strictObject(
+  {
+    budget: z.unknown().optional(),
+    wait: z.boolean().optional(),
+    queues: z.array(nameSchema).min(1).max(20).optional(),
+  },
+  { error: refuseFields(["budget", "wait", "queues"]) },
+);
 const emptySchema = z.strictObject({}, { error: refuseFields([]) });
 
 /** Reads the body of `POST /api/jobs`: one job, or an array of them. */
@@ -64,7 +77,7 @@ export function parseJobs(body: unknown): JobsInput {
 }
 
 function parseJob(body: unknown, at: string): JobInput {
-  const { kind, payload, runAt, delay } = parse(jobSchema, body, at);
+  const { kind, payload, runAt, delay, deadlineAt } = parse(jobSchema, body, at);
   if (runAt !== undefined && delay !== undefined) throw invalid(join(at, "delay"), "give runAt or delay, not both");
   const payloadPath = join(at, "payload");
   assertExactIntegers(payload, payloadPath, kind, 0);
@@ -73,14 +86,34 @@ function parseJob(body: unknown, at: string): JobInput {
     payload,
     ...(runAt === undefined ? {} : { runAt: new Date(runAt) }),
     ...(delay === undefined ? {} : { delay: parseLength(delay, join(at, "delay")) }),
+    ...(deadlineAt === undefined ? {} : { deadlineAt: new Date(deadlineAt) }),
   };
 }
 
 /** Reads the body of `POST /api/trigger`, which may be missing. */
-export function parseTrigger(body: unknown): { readonly budgetMs?: number } {
-  if (body === undefined) return {};
-  const { budget } = parse(triggerSchema, body, "");
-  return budget === undefined ? {} : { budgetMs: parseDuration(budget, "budget") };
+export function parseTrigger(body: unknown): TriggerInput {
+  if (body === undefined) return { wait: true };
+  const { budget, wait = true, queues } = parse(triggerSchema, body, "");
+  return {
+    wait,
+    ...(budget === undefined ? {} : { budgetMs: parseDuration(budget, "budget") }),
+    ...(queues === undefined ? {} : { queues }),
+  };
+}
+
+/** What `POST /api/trigger` may be told. */
+export interface TriggerInput {
+  readonly budgetMs?: number;
+  /** Whether the answer waits for the report; without, it is 202 at once where the runtime lets work go on after it. */
+  readonly wait: boolean;
+  readonly queues?: readonly string[];
+}
+
+/** Reads a queue's or a schedule's name out of the address. */
+export function parseName(text: string | undefined): string {
+  const name = nameSchema.safeParse(text);
+  if (!name.success) throw invalid("name", "expected 1 to 100 letters, digits and . _ : -");
+  return name.data;
 }
 
 /** Refuses a body that says anything, on a route whose address says it all. */
