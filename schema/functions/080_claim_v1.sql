@@ -59,6 +59,7 @@ declare
   c record;
   f record;
   candidates refcursor;
+  enough boolean := false;
   previous bigint;
   reasons constant text[] := array[
     'busy', 'stale', 'open-attempt', 'unknown-kind', 'newer-revision', 'unfit', 'alone', 'limit-full', 'behind', 'reserved',
@@ -80,7 +81,6 @@ begin
   select array_agg(k.name), array_agg(k.namespace), array_agg(k.alone), array_agg(k.timeout_ms)
   into known_kinds, spaces, alones, timeouts
   from pgclaim.kind k;
-  <<scan>>
   foreach queue_name in array queues loop
     continue when exists (select from pgclaim.queue q where q.name = queue_name and q.paused_at is not null);
     if quarantined then
@@ -97,7 +97,8 @@ begin
     loop
       fetch candidates into c;
       exit when not found;
-      exit scan when tried >= max_candidates;
+      enough := tried >= max_candidates;
+      exit when enough;
       tried := tried + 1;
       previous := null;
       f := c;
@@ -112,6 +113,7 @@ begin
         at_kind := array_position(known_kinds, f.kind);
         skip := case
           when not f.kind = any (fits) then case when f.kind = any (unfit) then 'unfit' else 'unknown-kind' end
+          when at_kind is null then 'unknown-kind' -- no namespace, so no key: a null key would count as locked
           when f.revision > my_revision then 'newer-revision'
           when alones[at_kind] and claimed > 0 then 'alone'
         end;
@@ -176,7 +178,8 @@ begin
           missed := coalesce(missed, false);
           at_risk := coalesce(at_risk, false);
           return next;
-          exit scan when claimed >= batch or alones[at_kind];
+          enough := claimed >= batch or alones[at_kind];
+          exit line when enough;
         else
           at_reason := array_position(reasons, skip);
           counts[at_reason] := counts[at_reason] + 1;
@@ -198,8 +201,11 @@ begin
         limit 1;
         exit line when not found or f.run_at > clock_timestamp() or f.suspect;
       end loop line;
+      exit when enough;
     end loop;
+    -- However the loop ended: an open cursor keeps its snapshot, and vacuum waiting, for as long as the handlers work.
     close candidates;
+    exit when enough;
   end loop;
   job_id := null;
   attempt := null;
