@@ -12,7 +12,7 @@ import { counts, type LimitOptions, type Limits, readLimits } from "./limits.ts"
 import type { Enqueued, InvocationReport, JobId, JobRequest, JobView, OperatorAnswer, Trigger } from "./model.ts";
 import { nearest } from "./nearest.ts";
 import { postgresGateway } from "./postgres.ts";
-import { consoleLog, type Log } from "./report.ts";
+import { consoleLog, guardedLog, type Log } from "./report.ts";
 import type { InputOf, StandardSchema } from "./standard_schema.ts";
 
 export interface ClaimerOptions {
@@ -130,7 +130,7 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     gateway,
     clock,
     limits,
-    log: options.log ?? consoleLog,
+    log: guardedLog(options.log ?? consoleLog),
     definitions,
     digest,
     queues: readQueues(options, definitions),
