@@ -22,7 +22,7 @@ import type {
 } from "./model.ts";
 import { nearest } from "./nearest.ts";
 import { postgresGateway } from "./postgres.ts";
-import { consoleLog, type Log } from "./report.ts";
+import { consoleLog, guardedLog, type Log } from "./report.ts";
 import { type AnySchedule, assertSchedule, nextOccurrence, scheduleRow } from "./schedule.ts";
 import type { InputOf, StandardSchema } from "./standard_schema.ts";
 
@@ -169,7 +169,7 @@ export function createClaimer(options: ClaimerOptions): Claimer {
   const budget = readBudget(options, limits);
   const definitions = readJobs(options.jobs, budget, limits);
   const gateway = postgresGateway({ database: options.database, clock, limits, schema: options.schema ?? "pgclaim" });
-  const log = options.log ?? consoleLog;
+  const log = guardedLog(options.log ?? consoleLog);
   const schedules = readSchedules(options.schedules ?? [], definitions);
   const queueMax = readQueueMax(options.queueMax ?? {});
   const deployment = once(() => deploymentOf(definitions, schedules, queueMax));

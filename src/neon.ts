@@ -39,12 +39,14 @@ export function neonDatabase(connectionString: string, options: NeonOptions = {}
     async oneShot({ text, argument, limitMs }) {
       const results = await sql.transaction(
         [
+          // The driver's `readOnly: false` names nothing: where the database's default is read only, so is the batch.
+          sql.query("set transaction read write"),
           sql.query("select pg_catalog.set_config('statement_timeout', $1, true)", [String(limitMs)]),
           sql.query(text, [argument]),
         ],
         { isolationLevel: "ReadCommitted", readOnly: false, fetchOptions: { signal: AbortSignal.timeout(limitMs) } },
       );
-      return results[1] as Record<string, unknown>[];
+      return results[2] as Record<string, unknown>[];
     },
   };
 }

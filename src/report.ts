@@ -32,6 +32,25 @@ export const consoleLog: Log = (entry) => {
   else console.log(line);
 };
 
+/** The same log, and a line that cannot be written (a fact that is no JSON, a log that is broken) costs that line only. */
+export function guardedLog(log: Log): Log {
+  return (entry) => {
+    try {
+      log(entry);
+    } catch (error) {
+      try {
+        log({
+          level: "error",
+          event: "pgclaim.log",
+          message: `A line "${entry.event}" is lost: ${describeError(error)}`,
+        });
+      } catch {
+        // There is nowhere left to say it.
+      }
+    }
+  };
+}
+
 /** What a tick has measured so far; the report is made of it at the end. */
 export interface TickNotes {
   readonly tickId: string;

@@ -217,7 +217,10 @@ class DroppableSocket {
       signal: this.#upgrade.signal,
     });
     const { webSocket: socket } = response as { readonly webSocket?: UpgradedSocket | null };
-    if (socket == null) throw new Error(`the proxy answered ${response.status} instead of a WebSocket`);
+    if (socket == null) {
+      await response.body?.cancel();
+      throw new Error(`the proxy answered ${response.status} instead of a WebSocket`);
+    }
     this.#socket = socket;
     socket.binaryType = this.binaryType;
     for (const type of ["message", "close", "error"] as const) {

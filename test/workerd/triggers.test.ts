@@ -130,27 +130,30 @@ describe("the HTTP API", () => {
     await expectAllDone(lab, ["by-cron"]);
   });
 
-  it.each([
-    ["POST", "/api/trigger", "PGCLAIM_TRIGGER_SECRET"],
-    ["GET", "/api/cron", "CRON_SECRET"],
-    ["POST", "/api/jobs", "PGCLAIM_ENQUEUE_SECRET"],
-    ["GET", "/api/jobs/1", "PGCLAIM_READ_SECRET"],
-  ] as const)("keeps %s %s closed without a secret (503) and with a wrong one (401)", async (method, route, name) => {
+  it("keeps a route closed without its secret (503) and with a wrong one (401)", async () => {
     const lab = await setupLab();
-    const closed = await lab.start({ bindings: { [name]: undefined } });
-    const missing = await closed.fetch(route, { method, headers: bearer(secrets[name]) });
-    expect(missing.status).toBe(503);
-    expect(missing.json<{ error: { code: string; message: string } }>().error).toMatchObject({
-      code: "PGCLAIM_SECRET_MISSING",
-      message: expect.stringContaining(name),
-    });
-    const open = await lab.start();
-    for (const headers of [{}, bearer("wrong"), bearer(`${secrets[name]}x`), bearer("")]) {
-      const refused = await open.fetch(route, { method, headers });
-      expect([refused.status, refused.json<{ error: { code: string } }>().error.code]).toEqual([
-        401,
-        "PGCLAIM_UNAUTHORIZED",
-      ]);
+    const routes = [
+      ["POST", "/api/trigger", "PGCLAIM_TRIGGER_SECRET"],
+      ["GET", "/api/cron", "CRON_SECRET"],
+      ["POST", "/api/jobs", "PGCLAIM_ENQUEUE_SECRET"],
+      ["GET", "/api/jobs/1", "PGCLAIM_READ_SECRET"],
+    ] as const;
+    const none = Object.fromEntries(Object.keys(secrets).map((name) => [name, undefined]));
+    const [closed, open] = [await lab.start({ bindings: none }), await lab.start()];
+    for (const [method, route, name] of routes) {
+      const missing = await closed.fetch(route, { method, headers: bearer(secrets[name]) });
+      expect([route, missing.status]).toEqual([route, 503]);
+      expect(missing.json<{ error: { code: string; message: string } }>().error).toMatchObject({
+        code: "PGCLAIM_SECRET_MISSING",
+        message: expect.stringContaining(name),
+      });
+      const others = routes.map(([, , other]) => other).filter((other) => other !== name);
+      const wrong = ["wrong", `${secrets[name]}x`, "", ...others.map((other) => secrets[other])].map(bearer);
+      for (const headers of [{}, ...wrong]) {
+        const refused = await open.fetch(route, { method, headers });
+        expect([route, refused.status]).toEqual([route, 401]);
+        expect(refused.json<{ error: { code: string } }>().error.code).toBe("PGCLAIM_UNAUTHORIZED");
+      }
     }
     // A refusal costs the database nothing.
     expect(lab.bridge.stats).toMatchObject({ sqlRequests: 0, wsOpened: 0 });

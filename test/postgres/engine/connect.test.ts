@@ -302,6 +302,7 @@ describe.each(transports)("closing over %s", (transport) => {
       revision: 1,
       batch: 1,
       quarantined: false,
+      tickSlots: null,
       hardMs: 10_000,
     });
     return session;

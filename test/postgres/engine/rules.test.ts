@@ -80,6 +80,7 @@ async function claimed(world: World, transport: TransportName, batch: number) {
     revision: 1_000,
     batch,
     quarantined: false,
+    tickSlots: null,
     hardMs: 20_000,
   });
   return { gateway, session, tickId, answer };
@@ -306,6 +307,7 @@ describe.each(transports)("rule 7 over %s", (transport) => {
       mark: true,
       turn: null,
       quarantined: false,
+      tickSlots: null,
     };
     expect(await gateway.settle(settle)).toBe("lost");
     expect(await gateway.settle(settle)).toBe("lost");
@@ -405,6 +407,7 @@ describe.each(transports)("rule 10 over %s", (transport) => {
       revision: 1_000,
       batch: 1,
       quarantined: false,
+      tickSlots: null,
       hardMs: 200,
     });
     expect(answer.claims).toHaveLength(1);
@@ -607,6 +610,62 @@ describe.each(transports)("rule 14 over %s", (transport) => {
     expect(pauses.filter((ms) => ms !== 1_000)).toEqual([75, 150, 300, 600]);
     await holder.query("rollback");
     await drain(world, claimer, [1]);
+  });
+});
+
+describe.each(transports)("wake over %s", (transport) => {
+  it("never is what stops the work: where it fails, claim is asked, and the report says so", async () => {
+    const world = await setup();
+    const { claimer } = await jobs(world, transport, 2);
+    await world.sql.query(
+      "create or replace function pgclaim.wake_v1(request jsonb) returns jsonb language plpgsql as $$ begin raise exception 'out of order'; end $$",
+    );
+    expect(await invoke(claimer)).toMatchObject({
+      ended: "empty",
+      done: 2,
+      faults: [{ step: "wake", sqlstate: "PGCLAIM_QUERY_FAILED" }],
+    });
+    await expectWhole(world, { effects: [1, 2] });
+  });
+
+  it("reports a housekeeping step that fails, and the work goes on", async () => {
+    const world = await setup();
+    const { claimer } = await jobs(world, transport, 2);
+    await world.sql.query(
+      "create or replace function pgclaim.reap(slice integer) returns integer language plpgsql as $$ begin raise exception 'out of order'; end $$",
+    );
+    expect(await invoke(claimer)).toMatchObject({
+      ended: "empty",
+      done: 2,
+      faults: [{ step: "reap", sqlstate: "P0001" }],
+    });
+    await expectWhole(world, { effects: [1, 2] });
+  });
+});
+
+describe.each(transports)("a log over %s", (transport) => {
+  it("that throws costs no job and no report", async () => {
+    const world = await setup();
+    await effectTable(world);
+    const job = defineJob({
+      kind: "logs",
+      payload: numbered,
+      retry: { backoff: () => "nonsense" as "1s", minBackoff: "1h", maxBackoff: "1h" },
+      async run({ payload: { n }, tx, log }) {
+        log("a fact that is no JSON", { n: 1n });
+        await effect(tx, n);
+        if (n === 2) throw new Error("no");
+      },
+    });
+    const claimer = world.claimer(transport, {
+      jobs: [job],
+      log(entry) {
+        throw new Error(`no log today: ${entry.event}`);
+      },
+    });
+    await claimer.enqueueMany(job, [{ n: 1 }, { n: 2 }]);
+    expect(await invoke(claimer)).toMatchObject({ done: 1, retried: 1 });
+    expect(await effects(world)).toEqual([1]);
   });
 });
 

@@ -260,6 +260,18 @@ describe("order", () => {
   });
 });
 
+describe("order of suspects", () => {
+  it("is by rank as well, so that one that keeps crashing does not stand before the others", async () => {
+    const world = await install();
+    const [first, second] = await enqueue(world.sql, 2);
+    await crash(world);
+    await reap(world.sql);
+    await world.sql.query("update pgclaim.job set rank = rank + interval '1 second' where id = $1", [first]);
+    expect(ids(await runTick(world, { quarantined: true }))).toEqual([second]);
+    expect(ids(await runTick(world, { quarantined: true }))).toEqual([first]);
+  });
+});
+
 describe("an alone kind", () => {
   it("gets a tick of its own: it ends the batch it begins, and is skipped in a batch begun by another", async () => {
     const world = await install([{ name: "a" }, { name: "solo", alone: true }]);

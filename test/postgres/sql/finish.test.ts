@@ -68,6 +68,16 @@ describe("finish refuses", () => {
     expect(await outcomes(world.sql, id)).toEqual([null]);
   });
 
+  it("in a session that never had the setting at all", async () => {
+    const { world, id, session } = await running();
+    const stranger = await world.connect();
+    await stranger.query("begin");
+    const jobs = all(session.jobs, "done");
+    expect(await sqlState(finishOnly(stranger, session.tick, jobs))).toBe("PC004");
+    await stranger.query("rollback");
+    expect(await outcomes(world.sql, id)).toEqual([null]);
+  });
+
   it("where the setting is another tick's, or empty after a RESET", async () => {
     const { session } = await running();
     const jobs = all(session.jobs, "done");
