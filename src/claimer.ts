@@ -1,15 +1,28 @@
 // createClaimer: definitions and a database in; enqueue, invoke and inspect out. It holds no connection.
 
-import { type Clock, systemClock } from "./clock.ts";
-import type { Database } from "./database.ts";
+import {
+  type ClaimerOptions,
+  deploymentOf,
+  optionKeys,
+  readBudget,
+  readJobs,
+  readMaxTicks,
+  readQueueMax,
+  readQueueNames,
+  readQueues,
+  readRetention,
+  readSchedules,
+  readTickSlots,
+} from "./claimer_options.ts";
+import { systemClock } from "./clock.ts";
 import { type AnyJobDefinition, assertKnownKeys, integer, type JobDefinition, queueName } from "./define.ts";
 import { type Duration, parseDuration, show } from "./duration.ts";
 import { jobRequest, type When } from "./enqueue.ts";
 import { UsageError } from "./errors.ts";
-import type { CallerClient, Deployment } from "./gateway.ts";
+import type { CallerClient } from "./gateway.ts";
 import { invoke } from "./invocation.ts";
-import { type KickOptions, kicker } from "./kick.ts";
-import { counts, type LimitOptions, type Limits, readLimits } from "./limits.ts";
+import { kicker } from "./kick.ts";
+import { counts, readLimits } from "./limits.ts";
 import type {
   Enqueued,
   InvocationReport,
@@ -22,42 +35,9 @@ import type {
 } from "./model.ts";
 import { nearest } from "./nearest.ts";
 import { postgresGateway } from "./postgres.ts";
-import { consoleLog, guardedLog, type Log } from "./report.ts";
-import { type AnySchedule, assertSchedule, nextOccurrence, scheduleRow } from "./schedule.ts";
+import { consoleLog, guardedLog } from "./report.ts";
+import { nextOccurrence } from "./schedule.ts";
 import type { InputOf, StandardSchema } from "./standard_schema.ts";
-
-export interface ClaimerOptions {
-  /** The kinds this deployment knows; those with a handler are run. */
-  readonly jobs: readonly AnyJobDefinition[];
-  /** The transport: `neonDatabase(url)` or `pgDatabase(url)`. */
-  readonly database: Database;
-  /** The installation's schema. Default `"pgclaim"`. */
-  readonly schema?: string;
-  /** Queues to draw from, the first one first. Default `["default"]` and every queue a kind names. */
-  readonly queues?: readonly string[];
-  /** Jobs of one tick, 1 to 200. Default 25. A tick commits or vanishes as a whole, so a crash repeats that many calls. */
-  readonly batch?: number;
-  /** Handlers doing external work at once, 1 to 100. Default 4: a Worker lets six connections wait. */
-  readonly concurrency?: number;
-  /** Ticks of one invocation, or `"none"` for no limit but the budget. Default `"none"`. */
-  readonly maxTicks?: number | "none";
-  /** How long an invocation may take. Defaults: `http` `"25s"`, `cron` `"55s"`. */
-  readonly budget?: { readonly http?: Duration; readonly cron?: Duration };
-  /** How long finished jobs stay in history, or `"forever"`. Default `"7d"`. Unfinished jobs and dead letters are never pruned. */
-  readonly retention?: { readonly done?: Duration | "forever" };
-  /** Cron rules that enqueue jobs; many of them behind one cron trigger. */
-  readonly schedules?: readonly AnySchedule[];
-  /** Jobs of a whole queue at a time: `{ reports: 10 }`. It is where jobs wait that no other limit or name holds up. */
-  readonly queueMax?: Readonly<Record<string, number>>;
-  /** Ticks at once in this installation, 1 to 1,000, or `"none"` (default): so that a pooler is never overrun. */
-  readonly tickSlots?: number | "none";
-  /** How `enqueue(..., { kick: true })` wakes an invocation. */
-  readonly kick?: KickOptions;
-  readonly limits?: LimitOptions;
-  /** Where structured log lines go. Default: JSON on the console. */
-  readonly log?: Log;
-  readonly clock?: Clock;
-}
 
 export interface InvokeOptions {
   /** How long this invocation may take; the trigger's default otherwise. */
@@ -137,25 +117,6 @@ export interface Claimer {
   /** Registers the kinds and schedules, as the first invocation of a deployment does. */
   register(): Promise<void>;
 }
-
-const optionKeys = [
-  "jobs",
-  "database",
-  "schema",
-  "queues",
-  "batch",
-  "concurrency",
-  "maxTicks",
-  "budget",
-  "retention",
-  "schedules",
-  "queueMax",
-  "tickSlots",
-  "kick",
-  "limits",
-  "log",
-  "clock",
-];
 
 /**
  * Makes a claimer. Opens nothing.
@@ -350,152 +311,6 @@ export function assertJobId(id: unknown): JobId {
   throw new UsageError("PGCLAIM_INVALID_OPTION", `job id is ${show(id)}; expected a positive 64-bit integer as text.`, {
     path: "id",
   });
-}
-
-interface Budget {
-  readonly httpMs: number;
-  readonly cronMs: number;
-}
-
-function readBudget(options: ClaimerOptions, limits: Limits): Budget {
-  const given = options.budget ?? {};
-  assertKnownKeys(given, ["http", "cron"], "budget");
-  const budget = {
-    httpMs: parseDuration(given.http ?? "25s", "budget.http"),
-    cronMs: parseDuration(given.cron ?? "55s", "budget.cron"),
-  };
-  for (const [name, ms] of Object.entries(budget)) {
-    if (ms > limits.reserveMs) continue;
-    throw new UsageError(
-      "PGCLAIM_INVALID_OPTION",
-      `budget.${name.slice(0, -2)} is ${ms} ms; expected more than limits.reserve, ${limits.reserveMs} ms.`,
-    );
-  }
-  return budget;
-}
-
-function readJobs(
-  jobs: readonly AnyJobDefinition[],
-  budget: Budget,
-  limits: Limits,
-): ReadonlyMap<string, AnyJobDefinition> {
-  if (!Array.isArray(jobs)) {
-    throw new UsageError(
-      "PGCLAIM_INVALID_OPTION",
-      `createClaimer(): jobs is ${show(jobs)}; expected an array of defineJob() results.`,
-      { path: "jobs" },
-    );
-  }
-  const definitions = new Map<string, AnyJobDefinition>();
-  const longestMs = Math.max(budget.httpMs, budget.cronMs) - limits.reserveMs;
-  for (const [i, job] of jobs.entries()) {
-    if (typeof job?.kind !== "string" || typeof job.policy !== "object") {
-      throw new UsageError(
-        "PGCLAIM_INVALID_OPTION",
-        `createClaimer(): jobs[${i}] is ${show(job)}; expected what defineJob() answers.`,
-        { path: `jobs[${i}]` },
-      );
-    }
-    if (definitions.has(job.kind)) {
-      throw new UsageError(
-        "PGCLAIM_DUPLICATE_KIND",
-        `Job kind "${job.kind}" is defined twice in createClaimer({ jobs }); expected one definition for each kind.`,
-      );
-    }
-    if (job.run !== null && job.policy.timeoutMs > longestMs) {
-      throw new UsageError(
-        "PGCLAIM_KIND_FITS_NO_TRIGGER",
-        `job "${job.kind}": timeout is ${job.policy.timeoutMs} ms, and no trigger leaves more than ${longestMs} ms (budget.http ${budget.httpMs} ms, budget.cron ${budget.cronMs} ms, less limits.reserve ${limits.reserveMs} ms). Shorten the timeout or raise a budget.`,
-      );
-    }
-    definitions.set(job.kind, job);
-  }
-  return definitions;
-}
-
-function readQueues(options: ClaimerOptions, definitions: ReadonlyMap<string, AnyJobDefinition>): readonly string[] {
-  if (options.queues !== undefined) {
-    if (!Array.isArray(options.queues) || options.queues.length === 0) {
-      throw new UsageError("PGCLAIM_INVALID_OPTION", `queues is ${show(options.queues)}; expected at least one name.`, {
-        path: "queues",
-      });
-    }
-    return readQueueNames(options.queues);
-  }
-  return [...new Set(["default", ...[...definitions.values()].map(({ policy }) => policy.queue)])];
-}
-
-function readQueueNames(queues: readonly string[]): readonly string[] {
-  return queues.map((queue: unknown, i) => queueName(queue, `queues[${i}]`));
-}
-
-function readQueueMax(queueMax: Readonly<Record<string, number>>): Readonly<Record<string, number>> {
-  for (const [queue, max] of Object.entries(queueMax)) {
-    queueName(queue, "queueMax");
-    integer("createClaimer()", `queueMax.${queue}`, max, 1, 1_000);
-  }
-  return queueMax;
-}
-
-function readTickSlots(value: unknown): number | null {
-  return value === "none" ? null : integer("createClaimer()", "tickSlots", value, 1, 1_000, ', or "none"');
-}
-
-function readSchedules(
-  schedules: readonly AnySchedule[],
-  definitions: ReadonlyMap<string, AnyJobDefinition>,
-): readonly AnySchedule[] {
-  const names = new Set<string>();
-  for (const schedule of schedules) {
-    assertSchedule(schedule);
-    if (names.has(schedule.name)) {
-      throw new UsageError(
-        "PGCLAIM_INVALID_OPTION",
-        `schedule "${schedule.name}" is defined twice in createClaimer({ schedules }).`,
-        { path: "schedules" },
-      );
-    }
-    names.add(schedule.name);
-    if (!definitions.has(schedule.job.kind)) {
-      throw new UsageError(
-        "PGCLAIM_UNKNOWN_KIND",
-        `schedule "${schedule.name}" enqueues "${schedule.job.kind}", which is not in createClaimer({ jobs }).`,
-        { path: "schedules" },
-      );
-    }
-  }
-  return schedules;
-}
-
-function readMaxTicks(value: unknown): number {
-  return value === "none"
-    ? Number.POSITIVE_INFINITY
-    : integer("createClaimer()", "maxTicks", value, 1, 1_000_000, ', or "none"');
-}
-
-function readRetention(options: ClaimerOptions): number | null {
-  const given = options.retention ?? {};
-  assertKnownKeys(given, ["done"], "retention");
-  return given.done === "forever" ? null : parseDuration(given.done ?? "7d", "retention.done");
-}
-
-/** What is registered, in an order that does not depend on how the code lists it, and its digest. */
-async function deploymentOf(
-  definitions: ReadonlyMap<string, AnyJobDefinition>,
-  schedules: readonly AnySchedule[],
-  queueMax: Readonly<Record<string, number>>,
-): Promise<Deployment & { readonly digest: string }> {
-  const rows = await Promise.all(schedules.map(scheduleRow));
-  const byName = (a: { readonly name: string }, b: { readonly name: string }) => (a.name < b.name ? -1 : 1);
-  const deployment: Deployment = {
-    kinds: [...definitions.values()].map(({ policy }) => policy).sort(byName),
-    schedules: rows.sort(byName),
-    queueMax: Object.fromEntries(Object.entries(queueMax).sort(([a], [b]) => (a < b ? -1 : 1))),
-  };
-  const bytes = new Uint8Array(
-    await crypto.subtle.digest("SHA-256", new TextEncoder().encode(JSON.stringify(deployment))),
-  );
-  return { ...deployment, digest: Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("") };
 }
 
 function once<T>(make: () => Promise<T>): () => Promise<T> {

@@ -3,12 +3,12 @@
 export { type Answer, deadLetter, done, retryIn, snooze } from "./answers.ts";
 export {
   type Claimer,
-  type ClaimerOptions,
   createClaimer,
   type EnqueueOptions,
   type EnqueueRequest,
   type InvokeOptions,
 } from "./claimer.ts";
+export type { ClaimerOptions } from "./claimer_options.ts";
 export type { Clock } from "./clock.ts";
 export type { Database, OneShotCall, PgClient } from "./database.ts";
 export {

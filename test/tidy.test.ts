@@ -26,24 +26,26 @@ const levels: Record<string, number> = {
   "src/schedule.ts": 5,
   "src/gateway.ts": 6,
   "src/postgres.ts": 7,
-  "src/fence.ts": 5,
-  "src/run.ts": 5,
-  "src/finish.ts": 5,
-  "src/report.ts": 5,
-  "src/tick.ts": 6,
-  "src/invocation.ts": 7,
-  "src/claimer.ts": 8,
-  "src/neon.ts": 8,
-  "src/index.ts": 9,
-  "src/cli/migrate.ts": 9,
-  "src/http/respond.ts": 9,
-  "src/http/auth.ts": 9,
-  "src/http/requests.ts": 10,
-  "src/http/app.ts": 11,
-  "src/adapters/environment.ts": 11,
-  "src/adapters/node.ts": 12,
-  "src/adapters/cloudflare.ts": 12,
-  "src/adapters/vercel.ts": 12,
+  "src/fence.ts": 7,
+  "src/run.ts": 7,
+  "src/finish.ts": 7,
+  "src/report.ts": 7,
+  "src/kick.ts": 8,
+  "src/tick.ts": 8,
+  "src/invocation.ts": 9,
+  "src/claimer_options.ts": 9,
+  "src/claimer.ts": 10,
+  "src/neon.ts": 10,
+  "src/index.ts": 11,
+  "src/cli/migrate.ts": 11,
+  "src/http/respond.ts": 11,
+  "src/http/auth.ts": 11,
+  "src/http/requests.ts": 12,
+  "src/http/app.ts": 13,
+  "src/adapters/environment.ts": 13,
+  "src/adapters/node.ts": 14,
+  "src/adapters/cloudflare.ts": 14,
+  "src/adapters/vercel.ts": 14,
 };
 
 function filesBelow(folder: string, extension: string): string[] {
@@ -146,8 +148,9 @@ describe("SQL", () => {
     expect(files.filter((file) => derivation.test(sql(file)))).toEqual(["schema/functions/010_lock_keys.sql"]);
   });
 
-  it("waits for a lock in one place only", () => {
+  it("waits for a lock where gates are locked and kinds are registered, and nowhere else", () => {
     expect(files.filter((file) => /pg_advisory_xact_lock/.test(sql(file)))).toEqual([
+      "schema/functions/036_refill.sql",
       "schema/functions/050_register_v1.sql",
     ]);
   });

@@ -1,7 +1,8 @@
 // What a deployment's environment says: the database, the secrets, the local bridge. Shared by the adapters. A value
 // must never enter a message, since most of them are secret.
 
-import { type Claimer, type ClaimerOptions, createClaimer } from "../claimer.ts";
+import { type Claimer, createClaimer } from "../claimer.ts";
+import type { ClaimerOptions } from "../claimer_options.ts";
 import { type Database, databaseUrlFault } from "../database.ts";
 import { UsageError } from "../errors.ts";
 import { type Scope, type Secrets, secretNames } from "../http/auth.ts";
