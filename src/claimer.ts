@@ -36,7 +36,7 @@ import type {
 import { nearest } from "./nearest.ts";
 import { postgresGateway } from "./postgres.ts";
 import { consoleLog, guardedLog } from "./report.ts";
-import { nextOccurrence } from "./schedule.ts";
+import { scheduleName } from "./schedule.ts";
 import type { InputOf, StandardSchema } from "./standard_schema.ts";
 
 export interface InvokeOptions {
@@ -131,9 +131,10 @@ export function createClaimer(options: ClaimerOptions): Claimer {
   const definitions = readJobs(options.jobs, budget, limits);
   const gateway = postgresGateway({ database: options.database, clock, limits, schema: options.schema ?? "pgclaim" });
   const log = guardedLog(options.log ?? consoleLog);
-  const schedules = readSchedules(options.schedules ?? [], definitions);
+  const schedules = options.schedules === undefined ? null : readSchedules(options.schedules, definitions);
   const queueMax = readQueueMax(options.queueMax ?? {});
-  const deployment = once(() => deploymentOf(definitions, schedules, queueMax));
+  const queues = readQueues(options, definitions);
+  const deployment = once(() => deploymentOf(definitions, schedules, queueMax, queues));
   const kick = options.kick === undefined ? null : kicker(options.kick, log);
   const invocation = {
     gateway,
@@ -143,7 +144,7 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     definitions,
     deployment,
     tickSlots: readTickSlots(options.tickSlots ?? "none"),
-    queues: readQueues(options, definitions),
+    queues,
     batch: integer("createClaimer()", "batch", options.batch ?? counts.batch, 1, counts.maxBatch),
     concurrency: integer(
       "createClaimer()",
@@ -246,12 +247,8 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     pauseQueue: (queue) => gateway.pauseQueue(queueName(queue, "queue")),
     resumeQueue: (queue) => gateway.resumeQueue(queueName(queue, "queue")),
     schedules: () => gateway.schedules(),
-    pauseSchedule: (name) => gateway.pauseSchedule(name),
-
-    async resumeSchedule(name) {
-      const found = (await gateway.schedules()).find((schedule) => schedule.name === name);
-      return found !== undefined && gateway.resumeSchedule(name, nextOccurrence(found, clock.date()));
-    },
+    pauseSchedule: (name) => gateway.pauseSchedule(scheduleName(name)),
+    resumeSchedule: (name) => gateway.resumeSchedule(scheduleName(name)),
 
     async register() {
       await gateway.register(await deployment());
@@ -259,7 +256,12 @@ export function createClaimer(options: ClaimerOptions): Claimer {
   };
 
   function kickFor(wanted: boolean | undefined): (() => Promise<void>) | null {
-    if (wanted !== true) return null;
+    if (wanted === undefined || wanted === false) return null;
+    if (wanted !== true) {
+      throw new UsageError("PGCLAIM_INVALID_OPTION", `enqueue(): kick is ${show(wanted)}; expected true or false.`, {
+        path: "kick",
+      });
+    }
     if (kick !== null) return kick;
     throw new UsageError(
       "PGCLAIM_INVALID_OPTION",
@@ -287,6 +289,18 @@ function refusal(
         "PGCLAIM_PAYLOAD_TOO_LARGE",
         `job "${kind}": the payload has ${answer.detail}. Store the data elsewhere and send its key.`,
         { path: `${at}payload` },
+      );
+    case "invalid-key":
+      return new UsageError(
+        "PGCLAIM_INVALID_PAYLOAD",
+        `job "${kind}": the payload has no text, number or boolean for every key of its kind, or a key is longer than 500 bytes: ${answer.detail}.`,
+        { path: `${at}payload` },
+      );
+    case "priority-denied":
+      return new UsageError(
+        "PGCLAIM_INVALID_OPTION",
+        `job "${kind}": this database role may not choose a priority; one that may run jobs may.`,
+        { path: `${at}priority` },
       );
     default:
       return new UsageError("PGCLAIM_INVALID_PAYLOAD", `job "${kind}": the database refused it: ${answer.reason}.`, {

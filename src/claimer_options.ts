@@ -30,7 +30,10 @@ export interface ClaimerOptions {
   readonly budget?: { readonly http?: Duration; readonly cron?: Duration };
   /** How long finished jobs stay in history, or `"forever"`. Default `"7d"`. Unfinished jobs and dead letters are never pruned. */
   readonly retention?: { readonly done?: Duration | "forever" };
-  /** Cron rules that enqueue jobs; many of them behind one cron trigger. */
+  /**
+   * Cron rules that enqueue jobs; many of them behind one cron trigger. A newer deployment removes those of its queues that
+   * it no longer lists, `[]` all of them; without this option schedules are left alone, as an app that only enqueues must.
+   */
   readonly schedules?: readonly AnySchedule[];
   /** Jobs of a whole queue at a time: `{ reports: 10 }`. It is where jobs wait that no other limit or name holds up. */
   readonly queueMax?: Readonly<Record<string, number>>;
@@ -128,18 +131,17 @@ export function readQueues(
   options: ClaimerOptions,
   definitions: ReadonlyMap<string, AnyJobDefinition>,
 ): readonly string[] {
-  if (options.queues !== undefined) {
-    if (!Array.isArray(options.queues) || options.queues.length === 0) {
-      throw new UsageError("PGCLAIM_INVALID_OPTION", `queues is ${show(options.queues)}; expected at least one name.`, {
-        path: "queues",
-      });
-    }
-    return readQueueNames(options.queues);
-  }
+  if (options.queues !== undefined) return readQueueNames(options.queues);
   return [...new Set(["default", ...[...definitions.values()].map(({ policy }) => policy.queue)])];
 }
 
+/** The queues of a claimer, or of one invocation: at least one. Errors: PGCLAIM_INVALID_OPTION. */
 export function readQueueNames(queues: readonly string[]): readonly string[] {
+  if (!Array.isArray(queues) || queues.length === 0) {
+    throw new UsageError("PGCLAIM_INVALID_OPTION", `queues is ${show(queues)}; expected at least one name.`, {
+      path: "queues",
+    });
+  }
   return queues.map((queue: unknown, i) => queueName(queue, `queues[${i}]`));
 }
 
@@ -159,6 +161,13 @@ export function readSchedules(
   schedules: readonly AnySchedule[],
   definitions: ReadonlyMap<string, AnyJobDefinition>,
 ): readonly AnySchedule[] {
+  if (!Array.isArray(schedules)) {
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `createClaimer(): schedules is ${show(schedules)}; expected an array of defineSchedule() results.`,
+      { path: "schedules" },
+    );
+  }
   const names = new Set<string>();
   for (const schedule of schedules) {
     assertSchedule(schedule);
@@ -196,18 +205,19 @@ export function readRetention(options: ClaimerOptions): number | null {
 /** What is registered, in an order that does not depend on how the code lists it, and its digest. */
 export async function deploymentOf(
   definitions: ReadonlyMap<string, AnyJobDefinition>,
-  schedules: readonly AnySchedule[],
+  schedules: readonly AnySchedule[] | null,
   queueMax: Readonly<Record<string, number>>,
+  queues: readonly string[],
 ): Promise<Deployment & { readonly digest: string }> {
-  const rows = await Promise.all(schedules.map(scheduleRow));
+  const rows = schedules === null ? null : await Promise.all(schedules.map(scheduleRow));
   const byName = (a: { readonly name: string }, b: { readonly name: string }) => (a.name < b.name ? -1 : 1);
-  const deployment: Deployment = {
+  const deployment = {
     kinds: [...definitions.values()].map(({ policy }) => policy).sort(byName),
-    schedules: rows.sort(byName),
+    schedules: rows?.sort(byName) ?? null,
     queueMax: Object.fromEntries(Object.entries(queueMax).sort(([a], [b]) => (a < b ? -1 : 1))),
   };
   const bytes = new Uint8Array(
     await crypto.subtle.digest("SHA-256", new TextEncoder().encode(JSON.stringify(deployment))),
   );
-  return { ...deployment, digest: Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("") };
+  return { ...deployment, queues, digest: Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("") };
 }

@@ -62,7 +62,12 @@ export interface QueryResult<Row> {
 export type EnqueueInHandler = <S extends StandardSchema>(
   job: JobDefinition<S>,
   payload: InputOf<S>,
-  options?: { readonly runAt?: Date; readonly delay?: Duration },
+  options?: {
+    readonly runAt?: Date;
+    readonly delay?: Duration;
+    readonly deadlineAt?: Date;
+    readonly priority?: 0 | 1 | 2 | 3;
+  },
 ) => Promise<{ readonly type: "deferred" }>;
 
 /** What a handler gets. */
@@ -129,7 +134,10 @@ export interface JobSpec<
   readonly locks?: readonly (L & KeyTemplate<L, InputOf<S>>)[];
   /** Named resources it shares with other sharers, and with no job that has one of them in `locks`. At most 16. */
   readonly sharedLocks?: readonly (R & KeyTemplate<R, InputOf<S>>)[];
-  /** At most n jobs at a time for a name. The first one is where jobs wait. At most 8. */
+  /**
+   * At most n jobs at a time for a name. At most 8. The first one with a placeholder is where jobs wait, so that those of one
+   * busy tenant do not hide the others. A new `max` holds for jobs that wait already.
+   */
   readonly limits?: readonly Limit<M & KeyTemplate<M, InputOf<S>>>[];
   /** At most this many jobs of the kind at a time, 1 to 1,000. */
   readonly max?: number;
@@ -138,11 +146,13 @@ export interface JobSpec<
   /** Once per period instead of while unfinished, for example `"1h"`. The key outlives the job. */
   readonly uniqueFor?: Duration;
   /**
-   * `"keep"` (default): the new one is not inserted. `"replace"`: the waiting one takes the new payload and due time; one
-   * that runs is followed by the new one. `"reschedule"`: the waiting one takes the new due time only.
+   * `"keep"` (default): the new one is not inserted. `"replace"`: the waiting one takes the new payload, due time, deadline
+   * and priority, with all attempts before it; one that runs is followed by the new one. `"reschedule"`: the waiting one
+   * takes the new due time only. So with a `delay` both debounce: the job runs that long after the last enqueue. `"keep"`
+   * with `uniqueFor` throttles: one job a period.
    */
   readonly onConflict?: "keep" | "replace" | "reschedule";
-  /** When the job has to be finished, after its enqueue. Within a priority the earliest deadline runs first. */
+  /** When the job has to be finished, counted from its enqueue. Within a priority the earliest deadline runs first. */
   readonly deadline?: Duration;
   /** What happens to a job whose deadline passed before it started. `"dead"` (default): a dead letter, `missed`. `"run"`. */
   readonly whenMissed?: "dead" | "run";
@@ -316,6 +326,12 @@ function resources(where: string, kind: string, spec: ResourceOptions) {
       throw invalid(where, option, value, `expected at most ${maxNames} templates`);
     return value.map((name: unknown, i) => keyTemplate(name, `${where}: ${option}[${i}]`));
   };
+  // Of no length, a key would never be taken and a deadline always be missed.
+  const length = (option: "uniqueFor" | "deadline", value: unknown): number => {
+    const ms = parseDuration(value, `${where}: ${option}`);
+    if (ms === 0) throw invalid(where, option, value, "expected more than 0");
+    return ms;
+  };
   const limits: unknown = spec.limits ?? [];
   if (!Array.isArray(limits) || limits.length > maxLimits)
     throw invalid(where, "limits", limits, `expected at most ${maxLimits} limits`);
@@ -340,9 +356,9 @@ function resources(where: string, kind: string, spec: ResourceOptions) {
     limitNames: named.map(({ name }) => name),
     limitMaxes: named.map(({ max }) => max),
     uniqueKey: spec.uniqueKey === undefined ? null : keyTemplate(spec.uniqueKey, `${where}: uniqueKey`),
-    uniqueForMs: spec.uniqueFor === undefined ? null : parseDuration(spec.uniqueFor, `${where}: uniqueFor`),
+    uniqueForMs: spec.uniqueFor === undefined ? null : length("uniqueFor", spec.uniqueFor),
     onConflict: oneOf(where, "onConflict", spec.onConflict ?? "keep", ["keep", "replace", "reschedule"] as const),
-    deadlineMs: spec.deadline === undefined ? null : parseDuration(spec.deadline, `${where}: deadline`),
+    deadlineMs: spec.deadline === undefined ? null : length("deadline", spec.deadline),
     whenMissed: oneOf(where, "whenMissed", spec.whenMissed ?? "dead", ["dead", "run"] as const),
   };
 }

@@ -1,6 +1,6 @@
 // From a definition and a payload to a request the database can take: validated, and proven to be storable JSON.
 
-import { type AnyJobDefinition, integer } from "./define.ts";
+import { type AnyJobDefinition, assertKnownKeys, integer } from "./define.ts";
 import { type Duration, parseDuration, show } from "./duration.ts";
 import { UsageError } from "./errors.ts";
 import type { JobRequest } from "./model.ts";
@@ -53,11 +53,9 @@ export async function jobRequest(
   return { kind: job.kind, payload: payload ?? null, ...due(job.kind, when, at) };
 }
 
-function due(
-  kind: string,
-  { runAt, delay, deadlineAt, priority }: When,
-  at: string,
-): Omit<JobRequest, "kind" | "payload"> {
+function due(kind: string, when: When, at: string): Omit<JobRequest, "kind" | "payload"> {
+  assertKnownKeys(when, ["runAt", "delay", "deadlineAt", "priority"], `job "${kind}"`);
+  const { runAt, delay, deadlineAt, priority } = when;
   if (runAt !== undefined && delay !== undefined) {
     throw new UsageError(
       "PGCLAIM_INVALID_OPTION",

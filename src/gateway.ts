@@ -15,7 +15,7 @@ import type {
   SkipReason,
   TickReport,
 } from "./model.ts";
-import type { ScheduleRow } from "./schedule.ts";
+import type { Firing, ScheduleRow } from "./schedule.ts";
 
 export interface WakeAnswer {
   /** The number of this deployment's kinds, null while the database does not know their digest. */
@@ -23,7 +23,7 @@ export interface WakeAnswer {
   readonly ready: boolean;
   readonly suspects: boolean;
   readonly crashed: number;
-  /** Schedules that are due, with their next occurrence; of a fresh one, when it was registered. */
+  /** Schedules of ours that are due, with their next occurrence; of a fresh one, when it was registered or resumed. */
   readonly schedules: readonly {
     readonly name: string;
     readonly definition: string;
@@ -59,6 +59,8 @@ export interface ClaimAnswer {
   readonly claims: readonly Claim[];
   readonly skips: readonly Skip[];
   readonly skipped: Partial<Record<SkipReason, number>>;
+  /** Jobs that have waited too long for their names; they should reserve them now. */
+  readonly starved: readonly JobId[];
   /** The backend that holds the locks, to cancel its query through a one-shot. */
   readonly backendPid: number;
 }
@@ -105,7 +107,10 @@ export type EnqueueAnswer =
 /** What a deployment registers under its digest. */
 export interface Deployment {
   readonly kinds: readonly KindPolicy[];
-  readonly schedules: readonly ScheduleRow[];
+  /** All of its schedules; null where it was given none, which leaves those of others alone. */
+  readonly schedules: readonly ScheduleRow[] | null;
+  /** The queues it serves. Schedules of their kinds that it does not have are removed. */
+  readonly queues: readonly string[];
   /** Limits of whole queues. */
   readonly queueMax: Readonly<Record<string, number>>;
 }
@@ -144,21 +149,36 @@ export interface Session {
   close(): Promise<void>;
 }
 
+/** A due schedule with what it has to do, as compare-and-set on its next occurrence and its definition. */
+export interface FireRequest extends Firing {
+  readonly name: string;
+  readonly definition: string;
+  /** As wake gave it. */
+  readonly nextAt: string;
+}
+
+export interface FireAnswer {
+  /** Without those that somebody else fired meanwhile. Jobs that are new, or were changed by it. */
+  readonly fired: readonly { readonly name: string; readonly jobs: readonly JobId[] }[];
+  readonly faults: readonly { readonly name: string; readonly sqlstate: string }[];
+  /** Whether anything is due in these queues now. */
+  readonly ready: boolean;
+}
+
 export interface Gateway {
   wake(request: {
     readonly digest: string;
     readonly queues: readonly string[];
+    /** Definitions of the schedules we have; others are not ours to fire. */
+    readonly schedules: readonly string[];
     readonly historyMs: number | null;
   }): Promise<WakeAnswer>;
   register(request: Deployment & { readonly digest: string }): Promise<number>;
-  /** Fires a schedule if nobody has meanwhile. Answers the jobs, or null where somebody else was first. */
+  /** Fires schedules that nobody has fired meanwhile. */
   fire(request: {
-    readonly name: string;
-    readonly definition: string;
-    readonly nextAt: string;
-    readonly occurrences: readonly Date[];
-    readonly newNextAt: Date;
-  }): Promise<readonly JobId[] | null>;
+    readonly queues: readonly string[];
+    readonly schedules: readonly FireRequest[];
+  }): Promise<FireAnswer>;
   session(): Session;
   fence(request: {
     readonly tickId: string;
@@ -167,6 +187,8 @@ export interface Gateway {
     readonly housekeep: boolean;
   }): Promise<readonly Grant[]>;
   settle(request: SettleRequest): Promise<"committed" | "lost">;
+  /** Reserves the names of jobs a claim was refused, so that others let them pass. */
+  reserve(jobs: readonly JobId[]): Promise<void>;
   /** Which of these running jobs somebody wants cancelled. */
   cancelled(jobs: readonly JobId[]): Promise<readonly JobId[]>;
   cancelQuery(request: { readonly pid: number; readonly kind: string; readonly jobId: JobId }): Promise<boolean>;
@@ -182,5 +204,5 @@ export interface Gateway {
   resumeQueue(name: string): Promise<boolean>;
   schedules(): Promise<readonly ScheduleView[]>;
   pauseSchedule(name: string): Promise<boolean>;
-  resumeSchedule(name: string, nextAt: Date): Promise<boolean>;
+  resumeSchedule(name: string): Promise<boolean>;
 }

@@ -8,7 +8,7 @@ import { enterTick, isQuarantineRunning } from "./latch.ts";
 import { busyRetryBaseMs, counts, type Limits } from "./limits.ts";
 import type { InvocationReport, ReportedError, TickReport, Trigger } from "./model.ts";
 import { type InvocationNotes, invocationLine, invocationReport, type Log, reportedError } from "./report.ts";
-import { firing } from "./schedule.ts";
+import { firing, maxOccurrences } from "./schedule.ts";
 import { type TickContext, tick } from "./tick.ts";
 
 export interface InvocationOptions {
@@ -86,11 +86,16 @@ async function wake(options: InvocationOptions, notes: InvocationNotes): Promise
   const { gateway, clock, queues, historyMs } = options;
   const startedAt = clock.now();
   const deployment = await options.deployment();
-  const { digest } = deployment;
+  const { digest, schedules } = deployment;
   let answer: WakeAnswer | null = null;
   try {
     notes.oneShots++;
-    answer = await gateway.wake({ digest, queues, historyMs });
+    answer = await gateway.wake({
+      digest,
+      queues,
+      schedules: (schedules ?? []).map(({ definition }) => definition),
+      historyMs,
+    });
   } catch (error) {
     // Wake can never be what stops the work. If the database is alive, ask it directly: claim.
     if (
@@ -114,32 +119,39 @@ async function wake(options: InvocationOptions, notes: InvocationNotes): Promise
   return { revision, ready: answer.ready || fired, suspects: answer.suspects };
 }
 
-/** Fires the schedules that are due, each by one one-shot. Answers whether a job came of it. */
+/** Fires the schedules that are due, all of them by one one-shot. Answers whether anything is due after it. */
 async function fireSchedules(
-  { gateway }: InvocationOptions,
+  { gateway, queues }: InvocationOptions,
   notes: InvocationNotes,
   { schedules }: Deployment,
   answer: WakeAnswer,
 ): Promise<boolean> {
-  let any = false;
-  for (const due of answer.schedules) {
-    // One that another deployment defines, or defines otherwise, is that deployment's to fire.
-    const row = schedules.find((one) => one.name === due.name && one.definition === due.definition);
-    if (row === undefined) continue;
-    const what = firing(row, { nextAt: new Date(due.nextAt), fresh: due.fresh, now: new Date(answer.now) });
-    try {
-      notes.oneShots++;
-      const jobs = await gateway.fire({ name: due.name, definition: due.definition, nextAt: due.nextAt, ...what });
-      if (jobs === null || jobs.length === 0) continue;
-      notes.fired.push({ schedule: due.name, jobs });
-      any = true;
-    } catch (error) {
-      if (!(error instanceof PgclaimError)) throw error;
-      // A schedule that cannot be fired must not stop the work that is there.
-      notes.faults = [...notes.faults, { step: `schedule ${due.name}`, sqlstate: error.code }];
-    }
+  const now = new Date(answer.now);
+  // A share of the occurrences for each, so that one with a long outage behind it does not hold up the others.
+  const share = Math.ceil(maxOccurrences / Math.max(1, answer.schedules.length));
+  const due = answer.schedules.flatMap(({ name, definition, nextAt, fresh }) => {
+    const row = schedules?.find((one) => one.name === name && one.definition === definition);
+    if (row === undefined) return [];
+    return [{ name, definition, nextAt, ...firing(row, { nextAt: new Date(nextAt), fresh, now }, share) }];
+  });
+  if (due.length === 0) return false;
+  try {
+    notes.oneShots++;
+    const { fired, faults, ready } = await gateway.fire({ queues, schedules: due });
+    notes.fired = fired.filter(({ jobs }) => jobs.length > 0).map(({ name, jobs }) => ({ schedule: name, jobs }));
+    notes.faults = [...notes.faults, ...faults.map(({ name, sqlstate }) => ({ step: `schedule ${name}`, sqlstate }))];
+    return ready;
+  } catch (error) {
+    if (!(error instanceof PgclaimError)) throw error;
+    // Schedules that cannot be fired must not stop the work that is there. They stay due.
+    notes.faults = [...notes.faults, { step: "schedules", sqlstate: error.code }];
+    return false;
   }
-  return any;
+}
+
+/** Whether others hold what is due, and may be done in a moment. */
+function isHeldUp({ skipped }: TickReport): boolean {
+  return (["busy", "limit-full", "reserved", "tick-slots"] as const).some((reason) => (skipped[reason] ?? 0) > 0);
 }
 
 class Invocation {
@@ -193,8 +205,8 @@ class Invocation {
         busyTries = 0;
         continue;
       }
-      if ((report.skipped.busy ?? 0) === 0 || busyTries >= counts.busyRetries) return "empty";
-      // Others hold what is due. They may be done in a moment, and the next cron is a minute away.
+      if (!isHeldUp(report) || busyTries >= counts.busyRetries) return "empty";
+      // The next cron is a minute away.
       const pauseMs = busyRetryBaseMs * 2 ** busyTries * (0.5 + clock.random());
       busyTries++;
       if (clock.now() + pauseMs >= until) return "budget";

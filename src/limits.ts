@@ -19,6 +19,12 @@ export interface LimitOptions {
   readonly serverGrace?: Duration;
   /** How often a tick asks whether somebody cancelled one of its jobs; a shorter one never asks. `"2s"`. */
   readonly cancelPoll?: Duration;
+  /**
+   * How long a job waits for its names, from when it was due, until it reserves them and others let it pass. Shorter lets jobs
+   * with many names run sooner, and those with one name wait for them more often. A reservation that nobody tries to use
+   * lapses after ten times as long. `"30s"`.
+   */
+  readonly reserveAfter?: Duration;
   /** How long a settle is repeated while the database cannot be asked, before the tick is reported unknown. `"10s"`. */
   readonly settle?: Duration;
 }
@@ -32,6 +38,7 @@ export interface Limits {
   readonly serverGraceMs: number;
   readonly settleMs: number;
   readonly cancelPollMs: number;
+  readonly reserveAfterMs: number;
 }
 
 const defaults = {
@@ -43,6 +50,7 @@ const defaults = {
   serverGrace: "5s",
   settle: "10s",
   cancelPoll: "2s",
+  reserveAfter: "30s",
 } as const satisfies Required<LimitOptions>;
 
 /** Reads the time limits. Errors: PGCLAIM_INVALID_OPTION. */
@@ -58,6 +66,7 @@ export function readLimits(options: LimitOptions = {}): Limits {
     serverGraceMs: ms("serverGrace"),
     settleMs: ms("settle"),
     cancelPollMs: ms("cancelPoll"),
+    reserveAfterMs: ms("reserveAfter"),
   };
 }
 
@@ -80,17 +89,14 @@ export const counts = {
   reapSlice: 200,
   dueSlice: 500,
   pruneSlice: 500,
-  /** Gates a wake looks at again, jobs it lets reserve their names. */
+  /** Gates a wake looks at again, requests for a cancel it looks at. */
   gateSlice: 200,
-  reserveSlice: 20,
+  cancelSlice: 200,
   /** Interruptions in a row after which a job runs alone, uncharged. */
   interruptedLimit: 5,
   /** Jobs of one enqueueMany. */
   maxEnqueue: 1_000,
 } as const;
-
-/** How long a job that needs names waits, in milliseconds, until it reserves them and others let it pass. */
-export const reserveAfterMs = 30_000;
 
 /** First wait, in milliseconds, before a tick that found only busy jobs is repeated; doubles, with full jitter. */
 export const busyRetryBaseMs = 100;

@@ -36,6 +36,7 @@ export type SkipReason =
   | "limit-full" // every slot of a limit is taken
   | "behind" // another job of its ordering key stands before it
   | "reserved" // an older job has reserved one of its names
+  | "cancelled" // its cancel was asked for while it ran; the next wake takes it out
   | "tick-slots"; // as many ticks run as the installation allows
 
 export interface Skip {
@@ -176,7 +177,7 @@ export interface InvocationReport {
   readonly skipped: Partial<Record<SkipReason, number>>;
   /** Attempts found whose holder had died. */
   readonly crashed: number;
-  /** Schedules fired: their names, and the jobs each of them enqueued. */
+  /** Schedules fired: their names, and the jobs that each of them enqueued or, by a unique key, changed. */
   readonly fired: readonly { readonly schedule: string; readonly jobs: readonly JobId[] }[];
   readonly roundTrips: { readonly session: number; readonly oneShot: number };
   readonly wakeMs: number;
@@ -214,7 +215,7 @@ export interface JobView {
   readonly attempts: readonly AttemptView[];
 }
 
-/** A schedule as `inspect` shows it. Instants in ISO 8601, UTC. */
+/** A schedule as `inspect` shows it. */
 export interface ScheduleView {
   readonly name: string;
   readonly cron: string;
@@ -224,6 +225,8 @@ export interface ScheduleView {
   readonly nextAt: Date;
   readonly lastAt: Date | null;
   readonly pausedAt: Date | null;
+  /** SQLSTATE of the last firing, if it failed. */
+  readonly fault: string | null;
 }
 
 export interface AttemptView {

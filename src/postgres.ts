@@ -12,12 +12,13 @@ import type {
   EnqueueAnswer,
   FinishRequest,
   FinishRow,
+  FireAnswer,
   Gateway,
   Numbered,
   Session,
   WakeAnswer,
 } from "./gateway.ts";
-import { counts, type Limits, reserveAfterMs } from "./limits.ts";
+import { counts, type Limits } from "./limits.ts";
 import type {
   Claim,
   Enqueued,
@@ -30,6 +31,7 @@ import type {
   Skip,
   SkipReason,
 } from "./model.ts";
+import { nextOccurrence } from "./schedule.ts";
 
 export interface PostgresOptions {
   readonly database: Database;
@@ -84,8 +86,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
           dueSlice: counts.dueSlice,
           pruneSlice: counts.pruneSlice,
           gateSlice: counts.gateSlice,
-          reserveSlice: counts.reserveSlice,
-          reserveMs: reserveAfterMs,
+          cancelSlice: counts.cancelSlice,
         },
         "asking for work",
       );
@@ -97,9 +98,9 @@ export function postgresGateway(options: PostgresOptions): Gateway {
       return integer(row, "n");
     },
 
-    async fire(request): Promise<readonly JobId[] | null> {
-      const [row] = await call(`select ${fn("fire_v1")}($1::jsonb) as jobs`, request, "firing a schedule");
-      return row?.jobs == null ? null : (json(row, "jobs") as JobId[]);
+    async fire(request): Promise<FireAnswer> {
+      const [row] = await call(`select ${fn("fire_v1")}($1::jsonb) as answer`, request, "firing schedules");
+      return json(row, "answer") as FireAnswer;
     },
 
     session: () => new PostgresSession(options, fn),
@@ -175,6 +176,14 @@ export function postgresGateway(options: PostgresOptions): Gateway {
       };
     },
 
+    async reserve(jobs): Promise<void> {
+      await call(
+        `select ${fn("reserve_v1")}($1::jsonb) as reserved`,
+        { jobs, reserveMs: limits.reserveAfterMs },
+        "reserving names",
+      );
+    },
+
     async cancelled(jobs): Promise<readonly JobId[]> {
       const rows = await call(
         `select job_id::text as job_id from ${fn("cancelled_v1")}($1::jsonb)`,
@@ -198,7 +207,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
 
     async schedules(): Promise<readonly ScheduleView[]> {
       const rows = await call(
-        `select name, cron, time_zone, kind, catch_up, next_at, last_at, paused_at from ${fn("schedules_v1")}() where $1 = 'all'`,
+        `select name, cron, time_zone, kind, catch_up, next_at, fresh, last_at, paused_at, fault from ${fn("schedules_v1")}() where $1 = 'all'`,
         "all",
         "reading schedules",
       );
@@ -208,23 +217,22 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         timeZone: text(row, "time_zone"),
         kind: text(row, "kind"),
         catchUp: text(row, "catch_up") as ScheduleView["catchUp"],
-        nextAt: instant(row, "next_at"),
+        nextAt: nextAt(row),
         lastAt: row.last_at === null ? null : instant(row, "last_at"),
         pausedAt: row.paused_at === null ? null : instant(row, "paused_at"),
+        fault: row.fault === null ? null : text(row, "fault"),
       }));
     },
 
     pauseSchedule: (name) => toggle("pause_schedule_v1", name, "pausing a schedule"),
-
-    async resumeSchedule(name, nextAt): Promise<boolean> {
-      const [row] = await call(
-        `select ${fn("resume_schedule_v1")}(r ->> 'name', (r ->> 'nextAt')::timestamptz) as changed from (select $1::jsonb) as x(r)`,
-        { name, nextAt },
-        "resuming a schedule",
-      );
-      return row?.changed === true;
-    },
+    resumeSchedule: (name) => toggle("resume_schedule_v1", name, "resuming a schedule"),
   };
+}
+
+/** Of a fresh schedule the row has when it was registered or resumed. */
+function nextAt(row: Row): Date {
+  const at = instant(row, "next_at");
+  return row.fresh === true ? nextOccurrence({ cron: text(row, "cron"), timeZone: text(row, "time_zone") }, at) : at;
 }
 
 async function enqueueOn(client: CallerClient, statement: string, argument: string): Promise<readonly Row[]> {
@@ -310,6 +318,7 @@ class PostgresSession implements Session {
         tickSlots: request.tickSlots,
         maxCandidates: counts.maxCandidates,
         maxSkips: counts.maxSkips,
+        reserveMs: limits.reserveAfterMs,
       }),
     );
     const results = await this.#send(
@@ -317,7 +326,7 @@ class PostgresSession implements Session {
         "begin isolation level read committed read write",
         ...this.#setLocal(limits.messageMs),
         "select pg_backend_pid() as pid",
-        `select job_id::text as job_id, attempt, kind, skip, skipped, lock_name, after::text[] as after, behind::text as behind, missed, at_risk from ${this.#fn("claim_v1")}(${argument}::jsonb)`,
+        `select job_id::text as job_id, attempt, kind, skip, skipped, lock_name, after::text[] as after, behind::text as behind, missed, at_risk, starved from ${this.#fn("claim_v1")}(${argument}::jsonb)`,
       ],
       "claiming",
     ).catch((error: unknown) => {
@@ -575,7 +584,9 @@ function readClaim(rows: readonly Row[]): Omit<ClaimAnswer, "backendPid"> {
   const claims: Claim[] = [];
   const skips: Skip[] = [];
   const skipped: Partial<Record<SkipReason, number>> = {};
+  const starved: JobId[] = [];
   for (const row of rows) {
+    if (row.starved === true) starved.push(text(row, "job_id"));
     if (row.skip === null) {
       claims.push({
         jobId: text(row, "job_id"),
@@ -597,7 +608,7 @@ function readClaim(rows: readonly Row[]): Omit<ClaimAnswer, "backendPid"> {
       });
     }
   }
-  return { claims, skips, skipped };
+  return { claims, skips, skipped, starved };
 }
 
 function numbered(jobs: readonly Numbered[]): { readonly id: JobId; readonly n: number }[] {

@@ -182,6 +182,11 @@ class TickRun {
     else runner.takeTurn();
   }
 
+  /** Whether somebody of this tick starts only when this one has ended done. */
+  isFollowed(runner: Runner): boolean {
+    return this.#pending.some((other) => this.#waitsFor(other).behind === runner.grant.jobId);
+  }
+
   /** The runner wants to use the transaction; its concurrency slot goes to the next. */
   wantsTurn(runner: Runner): void {
     this.#external.delete(runner);
@@ -452,7 +457,12 @@ class Runner {
     const answer: unknown = await (handler as (context: HandlerContext<unknown>) => unknown)(context);
     // What the handler enqueued and did not wait for is meant all the same, and so is its refusal.
     await Promise.all(this.#enqueueing);
-    return this.#outcomeOf(isAnswer(answer) ? answer : null);
+    const outcome = this.#outcomeOf(isAnswer(answer) ? answer : null);
+    // Whoever follows in its ordering key starts when this one is done, so what it enqueued goes in now, in a turn of its
+    // own: with finish it could still be refused, after those behind have run, and it would stand behind what they enqueue.
+    const now = outcome.type === "done" && outcome.enqueue.length > 0 && this.#run.isFollowed(this);
+    if (now && !this.#usedTx && !this.ended) await this.#awaitTurn();
+    return outcome;
   }
 
   #enqueue(job: AnyJobDefinition, payload: unknown, when: When | undefined): Promise<{ readonly type: "deferred" }> {

@@ -36,11 +36,24 @@ export async function validate<S extends StandardSchema>(
 ): Promise<{ readonly ok: true; readonly value: OutputOf<S> } | { readonly ok: false; readonly issue: SchemaIssue }> {
   const result = await schema["~standard"].validate(value);
   if (result.issues === undefined) return { ok: true, value: result.value as OutputOf<S> };
-  const [issue] = result.issues;
+  return { ok: false, issue: firstIssue(result.issues, root) };
+}
+
+/** The first issue of a schema that answers at once; null where it has none, or answers later. */
+export function issueAtOnce(schema: StandardSchema, value: unknown, root: string): SchemaIssue | null {
+  const result = schema["~standard"].validate(value);
+  if (result instanceof Promise) {
+    result.catch(() => {}); // it is asked again before it matters
+    return null;
+  }
+  return result.issues === undefined ? null : firstIssue(result.issues, root);
+}
+
+function firstIssue([issue]: readonly Issue[], root: string): SchemaIssue {
   const steps = (issue?.path ?? []).map((step) => (typeof step === "object" ? step.key : step));
   const path = steps.reduce<string>(
     (at, step) => at + (typeof step === "number" ? `[${step}]` : `.${String(step)}`),
     root,
   );
-  return { ok: false, issue: { path, message: issue?.message ?? "the value does not fit the schema" } };
+  return { path, message: issue?.message ?? "the value does not fit the schema" };
 }

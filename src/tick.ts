@@ -77,9 +77,15 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
   } finally {
     notes.claimMs = Math.round(clock.now() - startedAt);
   }
-  const { claims } = notes.claim;
+  const { claims, starved } = notes.claim;
+  const reserve = async (): Promise<void> => {
+    if (starved.length === 0) return;
+    notes.oneShots++;
+    await gateway.reserve(starved).catch(() => {}); // the next claim that is refused asks again
+  };
   if (claims.length === 0) {
     await session.rollback();
+    await reserve();
     return report("empty");
   }
 
@@ -99,7 +105,8 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
   notes.oneShots += fenced.asked;
   notes.fenceMs = Math.round(clock.now() - fencedAt);
 
-  // run
+  // run; names are reserved beside it, for those who wait had better not keep these locks longer
+  const reserving = reserve();
   const ranAt = clock.now();
   let failure: unknown = null;
   if (fenced.type === "answered") {
@@ -120,6 +127,7 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
   const finishedAt = clock.now();
   const end = await finishOrSettle(context, plan, notes, failure);
   notes.finishMs = Math.round(clock.now() - finishedAt);
+  await reserving;
   return report(end.fate, end.error ?? (fenced.type === "lost" ? fenced.error : null));
 }
 

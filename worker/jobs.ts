@@ -16,6 +16,8 @@ export type GithubEventPayload = z.input<typeof githubEventPayload>;
 export const githubEvent = defineJob({
   kind: "github.event",
   payload: githubEventPayload,
+  // As urgent as a report. By the default of 5m every event would go before every report, however long that one waits.
+  targetLatency: "15m",
   async run({ payload, tx }) {
     // No "on conflict": if an event could take effect twice, this should fail and be seen.
     const { rowCount } = await tx.query(
@@ -41,7 +43,17 @@ const reportTransactionPayload = z.object({
 export const reportTransaction = defineJob({
   kind: "report.transaction",
   payload: reportTransactionPayload,
-  timeout: "10s",
+  // An account's reports reach the authority one at a time, in the order in which their enqueues committed, over retries
+  // and crashes too. A dead letter halts its account until a person retries, skips or discards it.
+  orderingKey: "account:{account}",
+  whenDead: "halt",
+  // The authority allows one session for each account, whatever kind of job uses it.
+  locks: ["authority-session:{account}"],
+  // Enqueued again while it is unfinished, a transaction is answered with the job it has.
+  uniqueKey: "transaction:{transactionId}",
+  // A report later than this is worth nothing: it is not sent, and its job becomes a dead letter, "missed".
+  deadline: "15m",
+  timeout: "20s",
   retry: { maxAttempts: 8, minBackoff: "2s", maxBackoff: "10m" },
 });
 

@@ -1,7 +1,10 @@
 -- A key from its template and a job's payload: account:{account} -> account:42. Null where the payload has no text, number
 -- or boolean at a placeholder's path, or the key is longer than 500 bytes.
 -- Two different sets of values never render alike: in a value, % and each sign that stands in the template's own text is
--- written as %XX. Without that, "{a}:{b}" would make one key of (x:y, z) and (x, y:z), and a unique key would lose a job.
+-- written as %XX, or %UXXXXXX beyond ASCII; of fixed length, or what follows could be read as part of it. Without that,
+-- "{a}:{b}" would make one key of (x:y, z) and (x, y:z), and a unique key would lose a job. A value in front never begins
+-- with @: names that do are pgclaim's own, and a payload must not take the slots of another kind.
+-- A number is written without trailing zeros: 1.0 from SQL is the 1 that JavaScript would have sent.
 create or replace function pgclaim.render_key(template text, payload jsonb)
 returns text
 language plpgsql immutable parallel safe
@@ -14,6 +17,7 @@ declare
   value jsonb;
   written text;
   sign text;
+  code text;
 begin
   loop
     part := regexp_match(rest, '^([^{]*)\{([^}]*)\}(.*)$');
@@ -22,10 +26,15 @@ begin
     if value is null or jsonb_typeof(value) not in ('string', 'number', 'boolean') then
       return null;
     end if;
-    written := replace(value #>> '{}', '%', '%25');
-    for sign in select distinct s from regexp_split_to_table(special, '') s where s <> '' loop
-      written := replace(written, sign, '%' || upper(to_hex(ascii(sign))));
+    written := case jsonb_typeof(value) when 'number' then trim_scale(value::numeric)::text else value #>> '{}' end;
+    written := replace(written, '%', '%25');
+    for sign in select distinct s collate "C" from regexp_split_to_table(special, '') s where s <> '' loop
+      code := upper(to_hex(ascii(sign)));
+      written := replace(written, sign, case when ascii(sign) < 128 then '%' || lpad(code, 2, '0') else '%U' || lpad(code, 6, '0') end);
     end loop;
+    if rendered = '' and part[1] = '' and written like '@%' then
+      written := '%40' || substr(written, 2);
+    end if;
     rendered := rendered || part[1] || written;
     rest := part[3];
   end loop;

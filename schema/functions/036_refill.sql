@@ -2,7 +2,7 @@
 -- behind them. So of each gate only as many rows stand in the claim index as may run at a time; the rest are blocked.
 
 -- Waits for the locks of gates, all of them, in one pass, in the order of their keys: nobody can deadlock with it.
--- Taken in four places only: the COMMIT trigger, finish, operator verbs, wake's recheck. Lock: until the transaction ends.
+-- Called in three places only: the COMMIT trigger, finish, operator verbs. Lock: until the transaction ends.
 create or replace function pgclaim.lock_gates(gates text[])
 returns void
 language plpgsql volatile
@@ -22,9 +22,12 @@ end $$;
 
 -- The only way into the claim index for a gated job. Under the gate's lock, and as a statement of its own, because a
 -- snapshot older than the lock would miss what its last holder did. Heals whatever stands wrong, whoever calls it.
--- Width: 1 for an ordering key, n for a limit, 2 for a name. Active: ready rows; for an ordering key also a row that waits
--- for its time, and a dead letter that halts its key.
--- Index: job_gate_ready, job_gate_held, job_gate_placed or job_gate_ranked.
+-- An ordering key: its row of the lowest place is the active one, ready or waiting for its time; a dead letter that halts
+-- the key counts, one that lets others pass does not. Whoever stands in the claim index behind the lowest goes back, unless
+-- somebody runs it. A dead letter halts only what stands behind it: a job before it may be retried and runs.
+-- A limit or a name: rows are promoted by priority and rank while fewer than width are ready (n for a limit, as
+-- it is today, 2 for a name).
+-- Locks: tries the jobs' of those it puts back. Index: job_gate_ready, job_gate_held, job_gate_placed or job_gate_ranked.
 create or replace function pgclaim.refill(gate_name text)
 returns integer
 language plpgsql volatile
@@ -35,44 +38,106 @@ as $$
 declare
   promoted integer := 0;
   active integer;
+  lowest bigint;
   c record;
 begin
-  loop
-    if gate_name like 'order:%' then
-      select j.id, j.gate_width, j.run_at into c from pgclaim.job j
-      where j.gate = gate_name and j.state = 'blocked' and j.ordering_key is not null and j.place is not null
-      order by j.gate, j.place
-      limit 1;
-    else
-      select j.id, j.gate_width, j.run_at into c from pgclaim.job j
-      where j.gate = gate_name and j.state = 'blocked' and j.ordering_key is null and j.place is not null
-      order by j.gate, j.priority, j.rank, j.id
-      limit 1;
+  if gate_name like 'order:%' then
+    select min(p.place) into lowest
+    from (
+      (
+        select j.place from pgclaim.job j
+        where j.gate = gate_name and j.state = 'ready' and j.place is not null
+        order by j.gate, j.place
+        limit 1
+      )
+      union all
+      (
+        select j.place from pgclaim.job j
+        where j.gate = gate_name and (j.state = 'scheduled' or (j.state = 'dead' and j.when_dead = 'halt')) and j.place is not null
+        order by j.gate, j.place
+        limit 1
+      )
+      union all
+      (
+        select j.place from pgclaim.job j
+        where j.gate = gate_name and j.state = 'blocked' and j.ordering_key is not null and j.place is not null
+        order by j.gate, j.place
+        limit 1
+      )
+    ) p;
+    for c in
+      select j.id, j.kind from pgclaim.job j where j.gate = gate_name and j.state = 'ready' and j.place > lowest
+      union all
+      select j.id, j.kind from pgclaim.job j
+      where j.gate = gate_name and (j.state = 'scheduled' or (j.state = 'dead' and j.when_dead = 'halt')) and j.place > lowest
+        and j.state = 'scheduled'
+    loop
+      if pgclaim.try_job_lock(c.kind, c.id) then
+        update pgclaim.job j set state = 'blocked' where j.id = c.id and j.state in ('ready', 'scheduled');
+      end if;
+    end loop;
+    select j.id into c from pgclaim.job j
+    where j.gate = gate_name and j.state = 'blocked' and j.ordering_key is not null and j.place = lowest;
+    if found and pgclaim.promote(c.id, gate_name) then
+      promoted := 1;
     end if;
+    return promoted;
+  end if;
+  loop
+    select
+      j.id,
+      case
+        when gate_name like 'limit:%' then coalesce(
+          (
+            select min(m.max)
+            from unnest(
+              j.limit_names,
+              pgclaim.current_maxes(
+                j.kind,
+                j.queue,
+                case when j.revision < (select k.revision from pgclaim.kind k where k.name = j.kind) then j.payload end,
+                j.limit_names,
+                j.limit_maxes
+              )
+            ) m(name, max)
+            where m.name = substr(gate_name, 7)
+          ),
+          1000  -- the limit is gone
+        )
+        else j.gate_width
+      end as gate_width
+    into c
+    from pgclaim.job j
+    where j.gate = gate_name and j.state = 'blocked' and j.ordering_key is null and j.place is not null
+    order by j.gate, j.priority, j.rank, j.id
+    limit 1;
     exit when not found;
     select count(*) into active from (
       select from pgclaim.job j where j.gate = gate_name and j.state = 'ready' limit c.gate_width
     ) r;
-    exit when active >= c.gate_width;
-    if gate_name like 'order:%' then
-      perform from pgclaim.job j
-      where j.gate = gate_name and (j.state = 'scheduled' or (j.state = 'dead' and j.when_dead = 'halt'))
-      limit 1;
-      exit when found;
-    end if;
-    -- A caller that replaces this row's payload has it locked until its own commit, which may be long. Waiting for it would
-    -- stop a tick, passing it by would break the order: leave a note.
-    perform from pgclaim.job j where j.id = c.id and j.state = 'blocked' for update skip locked;
-    if not found then
-      insert into pgclaim.recheck (gate) values (gate_name);
-      exit;
-    end if;
-    update pgclaim.job j
-    set state = case when j.run_at <= clock_timestamp() then 'ready' else 'scheduled' end
-    where j.id = c.id;
+    exit when active >= c.gate_width or not pgclaim.promote(c.id, gate_name);
     promoted := promoted + 1;
   end loop;
   return promoted;
+end $$;
+
+-- Takes one blocked row into the claim index, or among those that wait for their time. The caller has the gate's lock.
+-- Answers whether it could: a caller that replaces this row's payload has it locked until its own commit, which may be
+-- long. Waiting for it would stop a tick, passing it by would break the order: it leaves a note.
+create or replace function pgclaim.promote(job_id bigint, gate_name text)
+returns boolean
+language plpgsql volatile
+as $$
+begin
+  perform from pgclaim.job j where j.id = job_id and j.state = 'blocked' for update skip locked;
+  if not found then
+    insert into pgclaim.recheck (gate) values (gate_name);
+    return false;
+  end if;
+  update pgclaim.job j
+  set state = case when j.run_at <= clock_timestamp() then 'ready' else 'scheduled' end
+  where j.id = job_id;
+  return true;
 end $$;
 
 -- Places for what this transaction has enqueued, in id order, which is the order of its enqueues. Under the gate locks.
@@ -129,26 +194,50 @@ begin
   return null;
 end $$;
 
--- Reads the notes, oldest first, a bounded number of gates: lock the gate, THEN read and delete its notes, then refill.
--- Locks: the gates', waited for in sorted order.
+-- Looks again at a bounded number of the gates that have notes: take the gate's lock, THEN read and delete its notes, then
+-- refill. From a rotating start, so that gates that stay busy never hide the others.
+-- Locks: the gates', only tried; a busy one keeps its notes for the next wake. Waiting would hand the time of every wake to
+-- whoever holds one gate for long, and inside a fence it would close a circle: the fence holds an attempt row that finish
+-- may wait for while it holds the gate.
+-- Index: recheck_pkey for the start, recheck_gate from one gate to the next, however many notes each has.
 create or replace function pgclaim.recheck_gates(slice integer)
 returns integer
 language plpgsql volatile
+set enable_seqscan = off
 as $$
 declare
-  gates text[];
-  g text;
+  seed bigint;
+  first_gate text collate "C";
+  g text collate "C";
+  next_gate text collate "C";
+  wrapped boolean := false;
+  looked integer := 0;
   promoted integer := 0;
 begin
-  select array_agg(distinct r.gate) into gates
-  from (select n.gate from pgclaim.recheck n order by n.id limit slice) r;
-  if gates is null then
+  select n.gate into first_gate
+  from pgclaim.recheck n
+  where n.id >= (select min(o.id) + floor(random() * (max(o.id) - min(o.id) + 1)::float8)::bigint from pgclaim.recheck o)
+  order by n.id
+  limit 1;
+  if not found then
     return 0;
   end if;
-  perform pgclaim.lock_gates(gates);
-  foreach g in array gates loop
-    delete from pgclaim.recheck n where n.gate = g;
-    promoted := promoted + pgclaim.refill(g);
+  select i.seed into seed from pgclaim.installation i;
+  g := first_gate;
+  loop
+    if pg_try_advisory_xact_lock(pgclaim.name_key('gate', g, seed)) then
+      delete from pgclaim.recheck n where n.gate = g;
+      promoted := promoted + pgclaim.refill(g);
+    end if;
+    looked := looked + 1;
+    exit when looked >= slice;
+    select min(n.gate) into next_gate from pgclaim.recheck n where n.gate > g;
+    if next_gate is null and not wrapped then
+      wrapped := true;
+      select min(n.gate) into next_gate from pgclaim.recheck n;
+    end if;
+    exit when next_gate is null or (wrapped and next_gate >= first_gate);
+    g := next_gate;
   end loop;
   return promoted;
 end $$;

@@ -2,7 +2,8 @@
 -- Argument: {"digest": text, "kinds": [{"name", "queue", "priority", "targetLatencyMs", "timeoutMs", "maxAttempts",
 --           "maxCrashes", "backoff", "minBackoffMs", "maxBackoffMs", "alone", "orderingKey", "whenDead", "locks",
 --           "sharedLocks", "limitNames", "limitMaxes", "uniqueKey", "uniqueForMs", "onConflict", "deadlineMs",
---           "whenMissed"}, ...], "queueMax"?: {queue: integer}, "schedules"?: see write_schedules}
+--           "whenMissed"}, ...], "queueMax"?: {queue: integer}, "queues"?: [text] (those this deployment serves),
+--           "schedules"?: see write_schedules; a deployment without any, or with null, leaves them alone}
 -- A digest seen before changes nothing, so that an old deployment that is still running never displaces a newer one.
 -- Locks: the name "register", until the transaction ends. Raises: PC001.
 create or replace function pgclaim.register_v1(request jsonb)
@@ -87,6 +88,10 @@ begin
   insert into pgclaim.queue as q (name, max)
   select m.key, m.value::integer from jsonb_each_text(coalesce(request -> 'queueMax', '{}')) m order by m.key
   on conflict on constraint queue_pkey do update set max = excluded.max;
-  perform pgclaim.write_schedules(known, coalesce(request -> 'schedules', '[]'));
+  if jsonb_typeof(request -> 'schedules') = 'array' then
+    perform pgclaim.write_schedules(
+      known, array(select jsonb_array_elements_text(coalesce(request -> 'queues', '[]'))), request -> 'schedules'
+    );
+  end if;
   return known;
 end $$;

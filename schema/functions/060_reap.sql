@@ -4,7 +4,7 @@
 -- Argument: how many open attempts to look at, by ascending job id from a rotating start, so that many running ones in
 --           front never hide a dead one behind them.
 -- Answers:  the number of crashes found.
--- Locks:    tries each job's lock and row; a busy one is left for the next wake. Waits for nobody.
+-- Locks:    tries each job's lock, its row and the attempt's; a busy one is left for the next wake. Waits for nobody.
 -- Index:    attempt_open.
 create or replace function pgclaim.reap(slice integer)
 returns integer
@@ -46,12 +46,16 @@ begin
     continue when not pgclaim.try_job_lock(j.kind, a.job_id);
     select w.* into j from pgclaim.job w where w.id = a.job_id for update skip locked;
     continue when not found;
-    -- A new statement after the lock: whoever held it may have closed the attempt in its last breath.
+    -- A new statement after the lock: whoever held it may have closed the attempt in its last breath. Its row may be in the
+    -- hands of a settle that waits for one of ours, since that one goes by ascending id and we start anywhere.
+    perform from pgclaim.attempt o where o.job_id = a.job_id and o.n = a.n and o.outcome is null for update skip locked;
+    continue when not found;
     update pgclaim.attempt o
     set outcome = 'crashed', ended_at = clock_timestamp()
-    where o.job_id = a.job_id and o.n = a.n and o.outcome is null;
-    continue when not found;
+    where o.job_id = a.job_id and o.n = a.n;
     crashed := crashed + 1;
+    -- It runs alone next, which may take a while; it asks again when its turn is there and its names are not.
+    delete from pgclaim.reservation r where r.job_id = a.job_id;
     if j.state = 'dead' then
       -- A late fence of a tick that is over; nothing but the number is taken over, the dead letter stays one.
       update pgclaim.job w set attempt = greatest(w.attempt, a.n) where w.id = a.job_id;

@@ -17,6 +17,7 @@ as $$
 declare
   pruned integer := 0;
   n integer;
+  orphans bigint[];
   clock constant timestamptz := clock_timestamp();
 begin
   perform from pgclaim.installation i
@@ -43,21 +44,38 @@ begin
   pruned := pruned + n;
   delete from pgclaim.unique_key k
   where (k.kind, k.key) in (
-    select o.kind, o.key from pgclaim.unique_key o where o.expires_at < clock limit slice
+    select o.kind, o.key from pgclaim.unique_key o where o.expires_at < clock limit slice for update skip locked
   );
   get diagnostics n = row_count;
   pruned := pruned + n;
-  delete from pgclaim.cancel_request r
-  where r.job_id in (
-    select o.job_id from pgclaim.cancel_request o
-    where not exists (select from pgclaim.job j where j.id = o.job_id)
-    limit slice
-  );
+  -- Keys that a finished job has left behind, since somebody had them locked: a few at a time, from a rotating start. Found
+  -- first and deleted by number then, so that one which has been taken over meanwhile is another's.
+  select array_agg(o.job_id) into orphans
+  from (
+    select u.job_id from pgclaim.unique_key u
+    where u.job_id >= (
+      select min(m.job_id) + floor(random() * (max(m.job_id) - min(m.job_id) + 1)::float8)::bigint from pgclaim.unique_key m
+    )
+    order by u.job_id
+    limit 20
+  ) o
+  where not exists (select from pgclaim.job j where j.id = o.job_id);
+  if orphans is not null then
+    delete from pgclaim.unique_key k
+    where (k.kind, k.key) in (
+      select o.kind, o.key from pgclaim.unique_key o
+      where o.job_id = any (orphans) and o.expires_at is null
+      for update skip locked
+    );
+    get diagnostics n = row_count;
+    pruned := pruned + n;
+  end if;
   delete from pgclaim.reservation r
-  where r.name in (
-    select o.name from pgclaim.reservation o
+  where (r.name, r.job_id) in (
+    select o.name, o.job_id from pgclaim.reservation o
     where not exists (select from pgclaim.job j where j.id = o.job_id and j.state = 'ready')
     limit slice
+    for update skip locked
   );
   if history_ms is not null then
     delete from pgclaim.history h

@@ -1,12 +1,12 @@
 -- What an invocation asks before it opens a connection: is anything due, and does the database know my kinds?
--- Argument: {"digest": text, "queues": [text], "reapSlice", "dueSlice", "gateSlice", "reserveSlice", "pruneSlice",
---           "reserveMs": integer, "historyMs": integer | null}
+-- Argument: {"digest": text, "queues": [text], "schedules"?: [text] (the definitions the caller has), "reapSlice", "dueSlice",
+--           "gateSlice", "cancelSlice", "pruneSlice": integer, "historyMs": integer | null}
 -- Answers:  {"revision": integer | null (unknown digest), "ready": boolean, "suspects": boolean, "crashed": integer,
 --           "promoted": integer, "pruned": integer, "faults": [{"step", "sqlstate"}],
 --           "schedules": [{"name", "definition", "nextAt", "fresh"}, ...] (due ones), "now": timestamptz}
 -- "Is anything due" comes first and each housekeeping step stands in a sub-block of its own: housekeeping must never be
 -- what stops the work. A ready row with an open attempt is being run by somebody (or is the reaper's), so it wakes nobody.
--- Locks: only tried, but for the gates' of recheck_gates, which come last. Raises: PC001.
+-- Locks: only tried. Raises: PC001.
 create or replace function pgclaim.wake_v1(request jsonb)
 returns jsonb
 language plpgsql volatile
@@ -37,9 +37,9 @@ begin
     faults := faults || jsonb_build_object('step', 'promote', 'sqlstate', sqlstate);
   end;
   begin
-    perform pgclaim.reserve((request ->> 'reserveMs')::bigint, (request ->> 'reserveSlice')::integer);
+    perform pgclaim.cancel_requested((request ->> 'cancelSlice')::integer);
   exception when others then
-    faults := faults || jsonb_build_object('step', 'reserve', 'sqlstate', sqlstate);
+    faults := faults || jsonb_build_object('step', 'cancel', 'sqlstate', sqlstate);
   end;
   begin
     pruned := pgclaim.prune((request ->> 'pruneSlice')::integer, (request ->> 'historyMs')::bigint);
@@ -51,7 +51,9 @@ begin
   from (
     select * from pgclaim.schedule o
     where o.paused_at is null and o.next_at <= clock
-    order by o.next_at
+      and o.definition in (select jsonb_array_elements_text(request -> 'schedules'))
+    -- What failed goes behind what was due by then: a hundred that cannot be fired hide the others for one wake at most.
+    order by coalesce(o.failed_at, o.next_at), o.name
     limit 100
   ) s;
   begin

@@ -1,11 +1,12 @@
 -- Tries to hold every lock of each candidate, without waiting, up to a batch.
 -- Argument: {"queues": [text], "kinds": [text] (handled here and fitting the time left), "unfit": [text] (handled here,
 --           not fitting), "revision": integer, "batch": integer, "quarantined": boolean, "tickSlots": integer | null,
---           "maxCandidates": integer, "maxSkips": integer}
+--           "maxCandidates": integer, "maxSkips": integer, "reserveMs": integer (a job that waits longer for its names may
+--           reserve them, see reserve_v1)}
 -- Rows:     claims (skip null): attempt is the number to fence, after the claims of this tick that must have ended before
 --           this one starts, behind the one of those that must have ended done, missed whether its deadline has passed
 --           (do not start it), at_risk whether its slack is below its timeout;
---           skips (skip says why, lock_name which lock), at most maxSkips of them;
+--           skips (skip says why, lock_name which lock, starved that it should reserve its names now), at most maxSkips;
 --           then one row for each reason (job_id null) with its count.
 -- Locks:    those of exactly the claims, until the transaction ends: ordering key, then names in sorted order (limit slots,
 --           exclusive and shared), then the job. All or none. With tickSlots one slot lock beside them. Writes nothing,
@@ -20,7 +21,7 @@
 create or replace function pgclaim.claim_v1(request jsonb)
 returns table (
   job_id bigint, attempt integer, kind text, skip text, skipped integer, lock_name text, after bigint[], behind bigint,
-  missed boolean, at_risk boolean
+  missed boolean, at_risk boolean, starved boolean
 )
 language plpgsql volatile
 set jit = off
@@ -39,11 +40,14 @@ declare
   max_candidates integer := (request ->> 'maxCandidates')::integer;
   max_skips integer := (request ->> 'maxSkips')::integer;
   slots integer := (request ->> 'tickSlots')::integer;
+  reserve_after constant interval := (request ->> 'reserveMs')::bigint * interval '1 millisecond';
+  clock constant timestamptz := clock_timestamp();
   seed bigint;
   known_kinds text[];
   spaces integer[];
   alones boolean[];
   timeouts bigint[];
+  revisions integer[];
   at_kind integer;
   at_reason integer;
   tried integer := 0;
@@ -54,18 +58,26 @@ declare
   held_shared boolean[] := '{}';
   held_by bigint[] := '{}';
   took pgclaim.taken;
-  busy text[] := '{}';  -- names found taken in this call: not tried again, no subtransaction for whoever needs them
+  -- Names found taken in this call, with their class: not tried again, no subtransaction for whoever needs them. Found by an
+  -- exclusive waiter it is taken for sharers behind it too: they do not overtake it.
+  busy text[] := '{}';
+  shared_by_others text[] := '{}';
+  -- Names that somebody else has reserved, as they were when this claim began.
+  reserved record;
+  class text;
   queue_name text;
   c record;
   f record;
   candidates refcursor;
   enough boolean := false;
   previous bigint;
+  previous_place bigint;
+  paused text[] := array(select q.name from pgclaim.queue q where q.paused_at is not null);
   reasons constant text[] := array[
     'busy', 'stale', 'open-attempt', 'unknown-kind', 'newer-revision', 'unfit', 'alone', 'limit-full', 'behind', 'reserved',
-    'paused', 'tick-slots'
+    'paused', 'tick-slots', 'cancelled'
   ];
-  counts integer[] := array_fill(0, array[12]);
+  counts integer[] := array_fill(0, array[13]);
 begin
   perform pgclaim.require_read_committed();
   select n.seed into seed from pgclaim.installation n;
@@ -78,11 +90,19 @@ begin
       return;
     end if;
   end if;
-  select array_agg(k.name), array_agg(k.namespace), array_agg(k.alone), array_agg(k.timeout_ms)
-  into known_kinds, spaces, alones, timeouts
+  select
+    array_agg(r.name) filter (where r.in_force) as names,
+    array_agg(r.shared) filter (where r.in_force) as shared,
+    array_agg(r.job_id) filter (where r.in_force) as jobs,
+    -- Where about as many wait as may reserve, only who waits longer than one of them asks.
+    case when count(distinct r.job_id) >= 90 then max(r.since) else 'infinity' end as before
+  into reserved
+  from pgclaim.reservations(clock - 10 * reserve_after) r;
+  select array_agg(k.name), array_agg(k.namespace), array_agg(k.alone), array_agg(k.timeout_ms), array_agg(k.revision)
+  into known_kinds, spaces, alones, timeouts, revisions
   from pgclaim.kind k;
   foreach queue_name in array queues loop
-    continue when exists (select from pgclaim.queue q where q.name = queue_name and q.paused_at is not null);
+    continue when queue_name = any (paused);
     if quarantined then
       open candidates for
         select j.* from pgclaim.job j
@@ -108,6 +128,8 @@ begin
         job_id := f.id;
         kind := f.kind;
         lock_name := null;
+        class := null;
+        starved := null;
         after := null;
         behind := null;
         at_kind := array_position(known_kinds, f.kind);
@@ -118,21 +140,43 @@ begin
           when alones[at_kind] and claimed > 0 then 'alone'
         end;
         if skip is null and cardinality(busy) > 0 then
-          select b into lock_name
-          from unnest(f.locks || f.shared_locks || f.limit_names) b
-          where b = any (busy)
+          select n.class, n.name into class, lock_name
+          from (
+            select 'lock' as class, unnest(f.locks || f.shared_locks) as name
+            union all
+            select 'limit', unnest(f.limit_names)
+          ) n
+          where n.class || ':' || n.name = any (busy)
           limit 1;
           if found then
-            skip := case when lock_name = any (f.limit_names) then 'limit-full' else 'busy' end;
+            skip := case class when 'limit' then 'limit-full' else 'busy' end;
+          end if;
+        end if;
+        if skip is null and reserved.names is not null then
+          select 'lock', r.name into class, lock_name
+          from unnest(reserved.names, reserved.shared, reserved.jobs) r(name, shared, job_id)
+          where r.job_id <> f.id
+            and not r.job_id = any (held_by)
+            and (r.name = any (f.locks) or (r.name = any (f.shared_locks) and not r.shared))
+          limit 1;
+          if found then
+            skip := 'reserved';
           end if;
         end if;
         if skip is null then
           begin
             took := pgclaim.take_locks(
-              f.id, f.kind, f.ordering_key, f.locks, f.shared_locks, f.limit_names, f.limit_maxes, previous is not null,
-              held_keys, held_shared, held_by, spaces[at_kind], seed
+              f.id, f.kind, f.ordering_key, f.locks, f.shared_locks, f.limit_names,
+              -- The payload is read only where the kind has changed since.
+              case
+                when f.limit_names is not null then pgclaim.current_maxes(
+                  f.kind, f.queue, case when f.revision < revisions[at_kind] then f.payload end, f.limit_names, f.limit_maxes
+                )
+              end,
+              previous is not null, held_keys, held_shared, held_by, spaces[at_kind], seed
             );
             skip := took.reason;
+            class := took.class;
             lock_name := took.name;
             if skip is null then
               select
@@ -143,6 +187,8 @@ begin
                     and j.run_at <= case when previous is null then 'infinity' else clock_timestamp() end
                   ) then 'stale'
                   when exists (select from pgclaim.attempt o where o.job_id = j.id and o.outcome is null) then 'open-attempt'
+                  -- Asked for while it ran, and it did not end done: the next wake takes it out.
+                  when exists (select from pgclaim.cancel_request r where r.job_id = j.id) then 'cancelled'
                   when previous is null and j.ordering_key is not null and pgclaim.has_before(j.gate, j.place) then 'behind'
                 end,
                 greatest(
@@ -164,9 +210,23 @@ begin
           exception when sqlstate 'PC0SK' then
             null;
           end;
-          if skip in ('busy', 'limit-full') and lock_name is not null and cardinality(busy) < 100 then
-            busy := busy || lock_name;
+          if class = 'shared' then
+            class := 'lock';
+            shared_by_others := shared_by_others || lock_name;
           end if;
+          if skip in ('busy', 'limit-full') and class in ('lock', 'limit') and cardinality(busy) < 100 then
+            busy := busy || (class || ':' || lock_name);
+          end if;
+        end if;
+        -- It waits for names that need not all be free at any time (who needs one name only finds it free between two of its
+        -- holders, unless they share it), has done so for long, does not run, and nobody has said so lately.
+        if skip in ('busy', 'reserved') and class = 'lock'
+          and (cardinality(f.locks || f.shared_locks) > 1 or lock_name = any (shared_by_others))
+          and f.run_at < least(clock - reserve_after, reserved.before) then
+          starved := not exists (select from pgclaim.attempt o where o.job_id = f.id and o.outcome is null)
+            and not exists (
+              select from pgclaim.reservation r where r.job_id = f.id and r.renewed_at > clock - 5 * reserve_after
+            );
         end if;
         if skip is null then
           held_keys := held_keys || took.keys;
@@ -193,13 +253,24 @@ begin
           exit line;
         end if;
         exit line when f.ordering_key is null or quarantined;
-        -- The next one behind, in place order; the head's own successor is the first blocked row of the gate.
+        -- The next one behind, in place order, if nothing stands between: a dead letter that halts the key, above all.
         previous := f.id;
+        previous_place := f.place;
         select j.* into f from pgclaim.job j
-        where j.gate = c.gate and j.state = 'blocked' and j.ordering_key is not null and j.place > f.place
+        where j.gate = c.gate and j.state = 'blocked' and j.ordering_key is not null and j.place > previous_place
         order by j.gate, j.place
         limit 1;
-        exit line when not found or f.run_at > clock_timestamp() or f.suspect;
+        exit line when not found or f.run_at > clock_timestamp() or f.suspect
+          or not f.queue = any (queues) or f.queue = any (paused)
+          or exists (
+            select from pgclaim.job b
+            where b.gate = f.gate and b.state = 'ready' and b.place > previous_place and b.place < f.place
+          )
+          or exists (
+            select from pgclaim.job b
+            where b.gate = f.gate and (b.state = 'scheduled' or (b.state = 'dead' and b.when_dead = 'halt'))
+              and b.place > previous_place and b.place < f.place
+          );
       end loop line;
       exit when enough;
     end loop;
@@ -215,6 +286,7 @@ begin
   behind := null;
   missed := null;
   at_risk := null;
+  starved := null;
   for at_reason in 1 .. cardinality(reasons) loop
     if counts[at_reason] > 0 then
       skip := reasons[at_reason];

@@ -190,9 +190,15 @@ begin
   where u.o = 'cancelled';
 
   -- What outlives a job only while it is unfinished.
+  -- Of the keys not one that somebody has locked: a caller that wants a successor keeps it until its own commit, and may wait
+  -- for a gate of ours then. It takes the key over; should it roll back, the key's next user does.
   delete from pgclaim.unique_key k
-  where k.expires_at is null
-    and k.job_id in (select u.id from unnest(ids, outcomes) u(id, o) where u.o in ('done', 'cancelled'));
+  where (k.kind, k.key) in (
+    select o.kind, o.key from pgclaim.unique_key o
+    where o.expires_at is null
+      and o.job_id = any (array(select u.id from unnest(ids, outcomes) u(id, o) where u.o in ('done', 'cancelled')))
+    for update skip locked
+  );
   delete from pgclaim.reservation r where r.job_id = any (ids);
   delete from pgclaim.cancel_request r
   where r.job_id in (select u.id from unnest(ids, outcomes) u(id, o) where u.o in ('done', 'cancelled'));

@@ -17,7 +17,11 @@ begin
   select g.id, g.kind, g.queue, how, g.attempt, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload,
     g.ordering_key, g.place, g.deadline_at
   from gone g;
-  delete from pgclaim.unique_key k where k.job_id = take_out.id and k.expires_at is null;
+  -- Not if somebody has it locked, see finish_v1.
+  delete from pgclaim.unique_key k
+  where (k.kind, k.key) in (
+    select o.kind, o.key from pgclaim.unique_key o where o.job_id = take_out.id and o.expires_at is null for update skip locked
+  );
   delete from pgclaim.reservation r where r.job_id = take_out.id;
   delete from pgclaim.cancel_request r where r.job_id = take_out.id;
   if gate_name is not null then
@@ -92,6 +96,43 @@ begin
   end if;
   perform pgclaim.take_out(cancel_v1.id, 'cancelled', j.gate);
   return jsonb_build_object('type', 'cancelled');
+end $$;
+
+-- Takes out the jobs whose cancel was asked for while they ran, and that did not end done: put back for a retry when finish
+-- had looked already, handed back, or crashed. Claim leaves them alone meanwhile. A bounded slice, drawn; for wake, after the
+-- reaper, whose the open attempts are. Answers how many. Locks: tries each job's lock and row; waits for nobody, so no gate's:
+-- a note asks for the refill.
+create or replace function pgclaim.cancel_requested(slice integer)
+returns integer
+language plpgsql volatile
+as $$
+declare
+  cancelled integer := 0;
+  c record;
+begin
+  for c in
+    select r.job_id, j.kind, j.gate
+    from pgclaim.cancel_request r
+    left join pgclaim.job j on j.id = r.job_id
+    order by random()
+    limit slice
+  loop
+    if c.kind is null then
+      delete from pgclaim.cancel_request r where r.job_id = c.job_id;
+      continue;
+    end if;
+    continue when not pgclaim.try_job_lock(c.kind, c.job_id);
+    perform from pgclaim.job j where j.id = c.job_id for update skip locked;
+    continue when not found or exists (
+      select from pgclaim.attempt a where a.job_id = c.job_id and a.outcome is null
+    );
+    perform pgclaim.take_out(c.job_id, 'cancelled', null);
+    if c.gate is not null then
+      insert into pgclaim.recheck (gate) values (c.gate);
+    end if;
+    cancelled := cancelled + 1;
+  end loop;
+  return cancelled;
 end $$;
 
 -- Which of these running jobs somebody wants cancelled. Argument: {"jobs": [id, ...]}. Reads only.

@@ -22,17 +22,22 @@ begin
       pgclaim.register_v1(jsonb), pgclaim.wake_v1(jsonb), pgclaim.reap(integer), pgclaim.promote_due(integer),
       pgclaim.prune(integer, bigint), pgclaim.has_ready(text[], boolean), pgclaim.claim_v1(jsonb), pgclaim.fence_v1(jsonb),
       pgclaim.end_turn_v1(jsonb), pgclaim.finish_v1(jsonb), pgclaim.settle_v1(jsonb), pgclaim.cancel_query_v1(jsonb),
-      pgclaim.lock_gates(text[]), pgclaim.refill(text), pgclaim.draw_places(text[]), pgclaim.recheck_gates(integer),
+      pgclaim.lock_gates(text[]), pgclaim.refill(text), pgclaim.promote(bigint, text), pgclaim.draw_places(text[]),
+      pgclaim.recheck_gates(integer),
       pgclaim.take_locks(bigint, text, text, text[], text[], text[], integer[], boolean, bigint[], boolean[], bigint[], integer, bigint),
+      pgclaim.current_maxes(text, text, jsonb, text[], integer[]), pgclaim.render_key(text, jsonb),
       pgclaim.take_slot(text, text, integer, bigint[], bigint), pgclaim.has_before(text, bigint),
-      pgclaim.reserve(bigint, integer), pgclaim.cancelled_v1(jsonb), pgclaim.write_schedules(integer, jsonb),
+      pgclaim.reserve_v1(jsonb), pgclaim.reservations(timestamptz), pgclaim.cancelled_v1(jsonb), pgclaim.cancel_requested(integer),
+      pgclaim.take_out(bigint, text, text), pgclaim.write_schedules(integer, text[], jsonb),
       pgclaim.fire_v1(jsonb)
       to %I', role_name);
     execute format('grant select on pgclaim.installation to %I', role_name);
     execute format('grant usage on sequence pgclaim.place_seq to %I', role_name);
     execute format('grant select, insert, update on pgclaim.queue to %I', role_name);
-    execute format('grant select, insert, delete on pgclaim.recheck, pgclaim.reservation to %I', role_name);
-    execute format('grant select, delete on pgclaim.unique_key, pgclaim.cancel_request to %I', role_name);
+    execute format('grant select, insert, delete on pgclaim.recheck to %I', role_name);
+    execute format('grant select, insert, update, delete on pgclaim.reservation to %I', role_name);
+    execute format('grant select, update, delete on pgclaim.unique_key to %I', role_name);
+    execute format('grant select, delete on pgclaim.cancel_request to %I', role_name);
     execute format('grant select, insert, update, delete on pgclaim.schedule to %I', role_name);
     execute format('grant select, insert on pgclaim.revision to %I', role_name);
     execute format('grant select, insert, update on pgclaim.kind to %I', role_name);
@@ -43,9 +48,10 @@ begin
       pgclaim.job_key(integer, bigint), pgclaim.try_job_lock(text, bigint), pgclaim.require_read_committed(),
       pgclaim.retry_v1(bigint), pgclaim.discard_v1(bigint), pgclaim.skip_v1(bigint), pgclaim.cancel_v1(bigint),
       pgclaim.lock_for_operator(bigint), pgclaim.take_out(bigint, text, text), pgclaim.job_v1(bigint),
-      pgclaim.name_key(text, text, bigint), pgclaim.lock_gates(text[]), pgclaim.refill(text),
+      pgclaim.name_key(text, text, bigint), pgclaim.lock_gates(text[]), pgclaim.refill(text), pgclaim.promote(bigint, text),
+      pgclaim.current_maxes(text, text, jsonb, text[], integer[]), pgclaim.render_key(text, jsonb),
       pgclaim.pause_queue_v1(text), pgclaim.resume_queue_v1(text), pgclaim.schedules_v1(),
-      pgclaim.pause_schedule_v1(text), pgclaim.resume_schedule_v1(text, timestamptz)
+      pgclaim.pause_schedule_v1(text), pgclaim.resume_schedule_v1(text)
       to %I', role_name);
     execute format('grant select on pgclaim.installation, pgclaim.kind, pgclaim.revision, pgclaim.tick to %I', role_name);
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
@@ -54,7 +60,8 @@ begin
     execute format('grant usage on sequence pgclaim.place_seq to %I', role_name);
     execute format('grant select, insert, update on pgclaim.queue to %I', role_name);
     execute format('grant select, update on pgclaim.schedule to %I', role_name);
-    execute format('grant select, delete on pgclaim.unique_key, pgclaim.reservation to %I', role_name);
+    execute format('grant select, update, delete on pgclaim.unique_key to %I', role_name);
+    execute format('grant select, delete on pgclaim.reservation to %I', role_name);
     execute format('grant select, insert, delete on pgclaim.cancel_request to %I', role_name);
   end if;
 end $$;

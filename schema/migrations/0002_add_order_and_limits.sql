@@ -56,19 +56,16 @@ alter table pgclaim.job
 
 -- Of a gate: the rows in the claim index; those that keep an ordering key without standing there; the waiting rows in the
 -- order in which refill promotes them, an ordering key by place and the others by rank.
-create index job_gate_ready on pgclaim.job (gate) where gate is not null and state = 'ready';
-create index job_gate_held on pgclaim.job (gate)
+create index job_gate_ready on pgclaim.job (gate, place) where gate is not null and state = 'ready';
+create index job_gate_held on pgclaim.job (gate, place)
   where gate is not null and (state = 'scheduled' or (state = 'dead' and when_dead = 'halt'));
 create index job_gate_placed on pgclaim.job (gate, place) where state = 'blocked' and ordering_key is not null;
 create index job_gate_ranked on pgclaim.job (gate, priority, rank, id) where state = 'blocked' and ordering_key is null;
 -- Rows of a transaction that has not committed yet. Empty, as far as anybody else can see.
 create index job_unplaced on pgclaim.job (gate, id) where gate is not null and place is null;
 
--- Jobs that may have to reserve their names, see reserve in schema/functions.
-create index job_named on pgclaim.job (run_at, id) where state = 'ready' and (locks is not null or shared_locks is not null);
-
 -- What take_locks answers.
-create type pgclaim.taken as (keys bigint[], shared boolean[], after bigint[], reason text, name text);
+create type pgclaim.taken as (keys bigint[], shared boolean[], after bigint[], reason text, class text, name text);
 
 -- Somebody who could not see must look again: append only, read and deleted under the gate lock.
 create table pgclaim.recheck (
@@ -78,12 +75,14 @@ create table pgclaim.recheck (
 );
 create index recheck_gate on pgclaim.recheck (gate, id);
 
--- A job that waited too long for several names at once: others let these names pass until it has run.
+-- A job that waited too long for its names: others let these names pass until it has run, see reserve_v1.
 create table pgclaim.reservation (
-  name        text        collate "C" not null,
-  job_id      bigint      not null,
-  reserved_at timestamptz not null default clock_timestamp(),
-  constraint reservation_pkey primary key (name)
+  name       text        collate "C" not null,
+  job_id     bigint      not null,
+  shared     boolean     not null,
+  since      timestamptz not null,  -- since when the job waits; of two that want one name the older goes first
+  renewed_at timestamptz not null,  -- when a claim last found the job refused; one that nobody tries to run lapses
+  constraint reservation_pkey primary key (name, job_id)
 );
 create index reservation_job on pgclaim.reservation (job_id);
 
@@ -117,6 +116,8 @@ create table pgclaim.schedule (
   fresh      boolean     not null default true,  -- next_at is when it was registered; no occurrence is known yet
   last_at    timestamptz,
   paused_at  timestamptz,
+  failed_at  timestamptz,  -- when firing it failed last, null since it succeeded: it goes to the end of the line
+  fault      text        collate "C",
   constraint schedule_pkey primary key (name),
   constraint schedule_catch_up_known check (catch_up in ('all', 'last', 'none'))
 );

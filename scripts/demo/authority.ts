@@ -1,5 +1,5 @@
 // An authority for the demo and for `npm run dev`: takes reports over HTTP, remembers each call and when it came, and
-// does its part once for each idempotency key. It can refuse calls on purpose, and keep a caller waiting.
+// does its part once for each idempotency key. It can refuse calls on purpose, and keep callers waiting.
 
 import http from "node:http";
 
@@ -16,6 +16,8 @@ export type AuthorityOptions = {
   port?: number;
   /** How many calls are answered 503, each of them the first with its key. Default 0. */
   refusals?: number;
+  /** Sees each call when it has come; the caller waits until it has looked. */
+  onCall?: (call: Call) => Promise<void>;
 };
 
 /** One call as the authority saw it. Times are milliseconds of performance.now(). */
@@ -26,6 +28,7 @@ export type Call = {
   /** "<job>/<attempt>". */
   readonly fencingToken: string;
   readonly transactionId: string;
+  readonly account: string;
   readonly arrivedAt: number;
   /** When it was over, for one side or the other; null while it waits. */
   endedAt: number | null;
@@ -40,15 +43,19 @@ export type Authority = {
   readonly effects: ReadonlySet<string>;
   /** The address to call, by which the caller is known. */
   urlFor(caller: string): string;
-  /** From now on this caller's calls take effect and get no answer: the worst moment to be cut off. */
-  keepWaiting(caller: string, onCall: (call: Call) => void): void;
+  /**
+   * From now on everybody waits. The victim's calls take effect and get no answer: the worst moment to be cut off. Those of
+   * the others go on when what this answers is called.
+   */
+  hold(victim: string, onCall: (call: Call) => void): () => void;
   close(): Promise<void>;
 };
 
 export async function startAuthority(options: AuthorityOptions = {}): Promise<Authority> {
   const calls: Call[] = [];
   const effects = new Set<string>();
-  const kept = new Map<string, (call: Call) => void>();
+  let held: { readonly victim: string; readonly onCall: (call: Call) => void } | null = null;
+  let open = Promise.resolve();
   let refusalsLeft = options.refusals ?? 0;
   let firstCalls = 0;
 
@@ -62,34 +69,39 @@ export async function startAuthority(options: AuthorityOptions = {}): Promise<Au
     const key = request.headers["idempotency-key"];
     const fencingToken = request.headers["fencing-token"];
     if (request.method !== "POST" || from === undefined) return end(response, 404, {});
-    const transactionId = transactionOf(await textOf(request));
-    if (typeof key !== "string" || typeof fencingToken !== "string" || transactionId === null) {
-      return end(response, 422, { error: "expected a transactionId, an idempotency-key and a fencing-token" });
+    const report = reportOf(await textOf(request));
+    if (typeof key !== "string" || typeof fencingToken !== "string" || report === null) {
+      return end(response, 422, {
+        error: "expected transactionId and account, an idempotency-key and a fencing-token",
+      });
     }
-    const call: Call = { from, key, fencingToken, transactionId, arrivedAt, endedAt: null, answer: null };
+    const call: Call = { from, key, fencingToken, ...report, arrivedAt, endedAt: null, answer: null };
     const isFirst = !calls.some((other) => other.key === key);
     calls.push(call);
-    response.once("close", () => {
-      call.endedAt = performance.now();
-      call.answer ??= "cut";
-    });
+    const over = (answer: Call["answer"]) => {
+      call.endedAt ??= performance.now();
+      call.answer ??= answer;
+    };
+    response.once("close", () => over("cut"));
+    await options.onCall?.(call);
 
-    const onCall = kept.get(from);
-    if (onCall !== undefined) {
+    if (from === held?.victim) {
       effects.add(key);
-      onCall(call);
+      held.onCall(call);
       return;
     }
+    await open;
+    if (call.answer !== null) return;
     if (isFirst && ++firstCalls % REFUSE_EACH === 0 && refusalsLeft > 0) {
       refusalsLeft--;
-      call.answer = 503;
+      over(503);
       return end(response, 503, { error: "busy, come back later" });
     }
     effects.add(key);
     const { least, most } = LATENCY_MS;
     await new Promise((resolve) => setTimeout(resolve, least + Math.random() * (most - least)));
     if (call.answer !== null) return;
-    call.answer = 200;
+    over(200);
     end(response, 200, { receipt: `r-${key}` });
   }
 
@@ -105,8 +117,11 @@ export async function startAuthority(options: AuthorityOptions = {}): Promise<Au
     calls,
     effects,
     urlFor: (caller) => `http://${HOST}:${port}/${caller}`,
-    keepWaiting(caller, onCall) {
-      kept.set(caller, onCall);
+    hold(victim, onCall) {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      held = { victim, onCall };
+      open = promise;
+      return resolve;
     },
     async close() {
       await new Promise<void>((resolve) => {
@@ -127,11 +142,10 @@ async function textOf(request: http.IncomingMessage): Promise<string> {
   return Buffer.concat(chunks).toString();
 }
 
-function transactionOf(text: string): string | null {
+function reportOf(text: string): Pick<Call, "transactionId" | "account"> | null {
   try {
-    const body: unknown = JSON.parse(text);
-    const id = typeof body === "object" && body !== null && "transactionId" in body ? body.transactionId : null;
-    return typeof id === "string" ? id : null;
+    const { transactionId, account } = Object(JSON.parse(text)) as Record<string, unknown>;
+    return typeof transactionId === "string" && typeof account === "string" ? { transactionId, account } : null;
   } catch {
     return null; // Not JSON is as wrong as no id: both are answered 422.
   }

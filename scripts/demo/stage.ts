@@ -10,8 +10,9 @@ import { startBridge } from "../world/bridge.ts";
 import { type Database, resolveDatabase } from "../world/postgres.ts";
 import { bundleWorker, type WorkerBundle } from "../world/worker_bundle.ts";
 import { startWorkerd, type Workerd } from "../world/workerd.ts";
-import { type Authority, startAuthority } from "./authority.ts";
+import { type Authority, type Call, startAuthority } from "./authority.ts";
 import type { Lifetime } from "./lifetime.ts";
+import { isVisible } from "./watch.ts";
 
 const SCHEMA_FILE = path.resolve(import.meta.dirname, "..", "..", "worker", "schema.sql");
 
@@ -34,10 +35,12 @@ export type InvocationLine = {
   readonly skipped: Readonly<Record<string, number>>;
   readonly totalMs: number;
   readonly ticks: readonly {
+    readonly tickId: string;
     readonly fate: string;
     readonly quarantined: boolean;
     readonly claimed: number;
     readonly done: number;
+    readonly runMs: number;
     readonly roundTrips: { readonly session: number; readonly oneShot: number };
   }[];
   readonly error?: { readonly code: string; readonly message: string };
@@ -54,6 +57,8 @@ export type Stage = {
   readonly secrets: { readonly trigger: string; readonly enqueue: string; readonly github: string };
   /** What invocations have logged so far. */
   readonly lines: readonly InvocationLine[];
+  /** Whether the transaction behind a call had an xid or a snapshot when the call came, by fencing token. */
+  readonly visibleAtCall: ReadonlyMap<string, boolean>;
   /** Other log lines of level warn and error. */
   readonly complaints: readonly string[];
   start(name: string): Promise<Process>;
@@ -68,7 +73,19 @@ export async function setStage(life: Lifetime): Promise<Stage> {
   const sql = await life.open(connect(url), (it) => it.end());
   await migrate({ client: sql });
   await sql.query(fs.readFileSync(SCHEMA_FILE, "utf8"));
-  const authority = await life.open(startAuthority({ refusals: REFUSALS }), (it) => it.close());
+  // A connection apart, so that one look is never behind the demo's other questions.
+  const eye = await life.open(connect(url), (it) => it.end());
+  const visibleAtCall = new Map<string, boolean>();
+  let lastLook: Promise<void> = Promise.resolve();
+  const look = async ({ fencingToken }: Call) => {
+    const visible = await isVisible(eye, fencingToken.split("/")[0] ?? "");
+    if (visible !== null) visibleAtCall.set(fencingToken, visible);
+  };
+  const onCall = (call: Call) => {
+    lastLook = lastLook.then(() => look(call)).catch(() => {}); // what was not seen counts as not checked
+    return lastLook;
+  };
+  const authority = await life.open(startAuthority({ refusals: REFUSALS, onCall }), (it) => it.close());
 
   const secrets = { trigger: draw(), enqueue: draw(), github: draw() };
   const lines: InvocationLine[] = [];
@@ -84,6 +101,7 @@ export async function setStage(life: Lifetime): Promise<Stage> {
     sql,
     secrets,
     lines,
+    visibleAtCall,
     complaints,
     async start(name) {
       const named = new URL(url);

@@ -11,7 +11,8 @@ export type Held = {
     readonly jobId: string;
     readonly n: number;
     readonly tick: string;
-    readonly kind: string;
+    /** Null: the job has none. */
+    readonly orderingKey: string | null;
   }[];
   /** Its claiming transactions, and how many of them have an xid or a snapshot. */
   readonly transactions: number;
@@ -34,10 +35,10 @@ export async function held(sql: pg.Client, process: string): Promise<Held> {
     jobId: string | null;
     n: number;
     tick: string;
-    kind: string;
+    orderingKey: string | null;
   }>(
     `with lock as materialized (${LOCKS})
-     select l.pid, l.visible, a.job_id::text as "jobId", a.n, a.tick::text, j.kind
+     select l.pid, l.visible, a.job_id::text as "jobId", a.n, a.tick::text, j.ordering_key as "orderingKey"
      from lock l
      left join (pgclaim.job j join pgclaim.kind k on k.name = j.kind) on pgclaim.job_key(k.namespace, j.id) = l.key
      left join pgclaim.attempt a on a.job_id = j.id and a.outcome is null
@@ -47,10 +48,25 @@ export async function held(sql: pg.Client, process: string): Promise<Held> {
   const pids = new Set(rows.map(({ pid }) => pid));
   return {
     locks: rows.length,
-    attempts: rows.flatMap(({ jobId, n, tick, kind }) => (jobId === null ? [] : [{ jobId, n, tick, kind }])),
+    attempts: rows.flatMap(({ jobId, n, tick, orderingKey }) =>
+      jobId === null ? [] : [{ jobId, n, tick, orderingKey }],
+    ),
     transactions: pids.size,
     withXidOrSnapshot: new Set(rows.filter(({ visible }) => visible).map(({ pid }) => pid)).size,
   };
+}
+
+/** Whether the transaction that holds a job's lock has an xid or a snapshot; null if nobody holds it. */
+export async function isVisible(sql: pg.Client, jobId: string): Promise<boolean | null> {
+  const { rows } = await sql.query<{ visible: boolean | null }>(
+    `with lock as materialized (${LOCKS})
+     select bool_or(l.visible) as visible
+     from lock l
+     join (pgclaim.job j join pgclaim.kind k on k.name = j.kind) on pgclaim.job_key(k.namespace, j.id) = l.key
+     where j.id = $1`,
+    [jobId],
+  );
+  return rows[0]?.visible ?? null;
 }
 
 export async function locksHeld(sql: pg.Client, process?: string): Promise<number> {
@@ -87,7 +103,10 @@ export type Unfinished = {
 export async function unfinished(sql: pg.Client): Promise<Unfinished> {
   const { rows } = await sql.query<Unfinished>(
     `select
-       count(*) filter (where state = 'ready' or state = 'scheduled' and run_at <= clock_timestamp())::integer as due,
+       count(*) filter (
+         where state = 'ready' or state = 'scheduled' and run_at <= clock_timestamp()
+           or state = 'blocked' and gate in (select r.gate from pgclaim.recheck r)
+       )::integer as due,
        count(*) filter (where state = 'scheduled' and run_at > clock_timestamp())::integer as later,
        count(*) filter (where state = 'dead')::integer as dead,
        ceil(extract(epoch from min(run_at) filter (where state = 'scheduled') - clock_timestamp()) * 1000)::float8 as "dueInMs"
@@ -116,6 +135,63 @@ export async function recoveries(sql: pg.Client, since: string): Promise<Recover
      where a.outcome = 'crashed'
      order by next.started_at`,
     [since],
+  );
+  return rows;
+}
+
+/** Jobs that stood behind another one of their ordering key in the same tick. */
+export type Followers = {
+  /** Attempts as "<job>/<attempt>". */
+  readonly tokens: ReadonlySet<string>;
+  /** By tick: how many ended done, and how many were free to start, since the one before them was done. */
+  readonly ticks: ReadonlyMap<string, { readonly done: number; readonly free: number }>;
+};
+
+export async function followers(sql: pg.Client): Promise<Followers> {
+  const { rows } = await sql.query<{ token: string; tick: string; outcome: string; before: string }>(
+    `select *
+     from (
+       select a.job_id || '/' || a.n as token, a.tick::text, a.outcome,
+         lag(a.outcome) over (partition by a.tick, j.ordering_key order by j.place) as before
+       from pgclaim.attempt a
+       join (
+         select job_id, ordering_key, place from pgclaim.history
+         union all
+         select id, ordering_key, place from pgclaim.job
+       ) j using (job_id)
+       where j.ordering_key is not null
+     ) run
+     where before is not null`,
+  );
+  const ticks = new Map<string, { done: number; free: number }>();
+  for (const { tick, outcome, before } of rows) {
+    const count = ticks.get(tick) ?? { done: 0, free: 0 };
+    if (outcome === "done") count.done++;
+    if (before === "done") count.free++;
+    ticks.set(tick, count);
+  }
+  return { tokens: new Set(rows.map(({ token }) => token)), ticks };
+}
+
+/** What the database says of a report that was made. */
+export type Reported = {
+  readonly transactionId: string;
+  readonly account: string;
+  /** From enqueue to deadline; null without one. */
+  readonly windowMs: number | null;
+  /** The attempt that ended done, as "<job>/<attempt>". */
+  readonly token: string;
+};
+
+/** The reports that were made, in the order in which their receipts were written. */
+export async function reported(sql: pg.Client): Promise<Reported[]> {
+  const { rows } = await sql.query<Reported>(
+    `select r.transaction_id as "transactionId", r.account, r.job_id || '/' || r.attempt as token,
+       (extract(epoch from h.deadline_at - h.enqueued_at) * 1000)::float8 as "windowMs"
+     from report_receipt r
+     join pgclaim.history h using (job_id)
+     where h.outcome = 'done'
+     order by r.reported_at`,
   );
   return rows;
 }

@@ -45,10 +45,12 @@ export interface AppOptions<Bindings extends object = object> {
 }
 
 /**
- * The API: `POST /api/trigger`, `GET /api/cron`, `POST /api/jobs`, `GET /api/jobs/{id}`, `POST /api/jobs/{id}/retry`,
- * `POST /api/jobs/{id}/discard`, `GET /healthz`.
+ * The API: `POST /api/trigger`, `GET /api/cron`, `POST /api/jobs`, `GET /api/jobs/{id}`, `POST
+ * /api/jobs/{id}/retry|discard|skip|cancel`, `POST /api/queues/{name}/pause|resume`, `GET /api/schedules`, `POST
+ * /api/schedules/{name}/pause|resume`, `GET /healthz`.
  *
- * A `budget` in the body of `POST /api/trigger` is cut to the claimer's `budget.http`.
+ * A `budget` in the body of `POST /api/trigger` is cut to the claimer's `budget.http`. With `"wait": false` it is answered
+ * 202 at once where the runtime lets work go on after an answer; elsewhere it answers the report as always.
  *
  * Every error is `{ error: { code, message, path? } }`. There is no CORS: this API is for servers. Mounted inside another
  * app, that app answers the addresses which are not listed here.
@@ -112,7 +114,7 @@ export function createApp<Bindings extends object = object>(
     ["resume", "resumeQueue"],
   ] as const) {
     app.post(`/api/queues/:name/${verb}`, guard(`/api/queues/{name}/${verb}`, "operate"), async (c) => {
-      const name = parseName(c.req.param("name"));
+      const name = parseName(c.req.param("name"), "queue");
       parseNothing(await body(c.req.raw));
       return c.json({ queue: name, changed: await (await claimerFor(c))[method](name) });
     });
@@ -127,7 +129,7 @@ export function createApp<Bindings extends object = object>(
     ["resume", "resumeSchedule"],
   ] as const) {
     app.post(`/api/schedules/:name/${verb}`, guard(`/api/schedules/{name}/${verb}`, "operate"), async (c) => {
-      const name = parseName(c.req.param("name"));
+      const name = parseName(c.req.param("name"), "schedule");
       parseNothing(await body(c.req.raw));
       return c.json({ schedule: name, changed: await (await claimerFor(c))[method](name) });
     });

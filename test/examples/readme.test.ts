@@ -65,7 +65,8 @@ it("type-checks the README's programs", () => {
   writeFileSync(join(folder, "jobs.ts"), worker ?? "");
   writeFileSync(join(folder, "enqueue.ts"), enqueue ?? "");
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ extends: "../../tsconfig.json", include: ["*.ts"] }));
-  expect(blocks("ts")).toHaveLength(2);
+  writeFileSync(join(folder, "order.ts"), blocks("ts")[2] ?? "");
+  expect(blocks("ts")).toHaveLength(3);
   execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", folder], {
     encoding: "utf8",
     stdio: "pipe",

@@ -4,7 +4,8 @@
 import http from "node:http";
 import { expect, onTestFinished } from "vitest";
 import { pgDatabase } from "../../src/adapters/node.ts";
-import { type Claimer, type ClaimerOptions, createClaimer } from "../../src/claimer.ts";
+import { type Claimer, createClaimer } from "../../src/claimer.ts";
+import type { ClaimerOptions } from "../../src/claimer_options.ts";
 import type { Database } from "../../src/database.ts";
 import type { InvocationReport, TickReport } from "../../src/index.ts";
 import { endsWithin, eventually, type Gate, gate } from "./gate.ts";
@@ -30,7 +31,7 @@ export async function effectTable(world: World): Promise<void> {
 }
 
 /** The committed effects, sorted. */
-export async function effects(world: World): Promise<number[]> {
+export async function effects(world: Pick<World, "rows">): Promise<number[]> {
   return (await world.rows<{ n: number }>("select n from effect order by n")).map(({ n }) => n);
 }
 
@@ -63,7 +64,7 @@ export function results(tick: TickReport): string[] {
 }
 
 /** Makes a handler's failure due again at once. */
-export async function makeDue(world: World): Promise<void> {
+export async function makeDue(world: Pick<World, "sql">): Promise<void> {
   await world.sql.query("update pgclaim.job set run_at = clock_timestamp() where state = 'scheduled'");
 }
 

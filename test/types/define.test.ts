@@ -2,7 +2,7 @@
 
 import { expect, expectTypeOf, it } from "vitest";
 import * as z from "zod";
-import { type Claimer, type Duration, defineJob } from "../../src/index.ts";
+import { type Claimer, type Duration, defineJob, defineSchedule } from "../../src/index.ts";
 
 const job = defineJob({
   kind: "order.ship",
@@ -38,7 +38,68 @@ function mustAndMustNotCompile(claimer: Claimer): void {
   void week;
 }
 
+/** What enqueue answers is a closed union: a caller that forgets a case is told by its compiler. */
+async function answersAreAUnion(claimer: Claimer): Promise<string> {
+  const answer = await claimer.enqueue(job, { orderId: "7" }, { kick: true, deadlineAt: new Date(0), priority: 0 });
+  expectTypeOf(answer.id).toEqualTypeOf<string>();
+  expectTypeOf(answer.type).toEqualTypeOf<"enqueued" | "duplicate" | "replaced" | "rescheduled" | "successor">();
+  expectTypeOf(answer.kick).toEqualTypeOf<(() => Promise<void>) | undefined>();
+  // @ts-expect-error no such answer
+  if (answer.type === "inserted") return "";
+  // @ts-expect-error priorities are few and fixed
+  claimer.enqueue(job, { orderId: "7" }, { priority: 9 });
+  // @ts-expect-error a deadline of a job is an instant
+  claimer.enqueue(job, { orderId: "7" }, { deadlineAt: "15m" });
+  // @ts-expect-error queues are a list
+  claimer.invoke({ type: "manual" }, { queues: "mail" });
+  switch (answer.type) {
+    case "enqueued":
+    case "successor":
+      return "new";
+    case "duplicate":
+    case "replaced":
+    case "rescheduled":
+      return "there before";
+    default:
+      return answer.type satisfies never;
+  }
+}
+
+function keysAndSchedules(): void {
+  const payload = z.object({
+    account: z.string(),
+    n: z.number(),
+    deep: z.object({ id: z.boolean() }),
+    list: z.array(z.string()),
+  });
+  defineJob({
+    kind: "a",
+    payload,
+    uniqueKey: "{account}:{n}:{deep.id}",
+    uniqueFor: "1h",
+    onConflict: "replace",
+    deadline: "15m",
+  });
+  // @ts-expect-error no such path in the payload
+  defineJob({ kind: "a", payload, uniqueKey: "{acount}" });
+  // @ts-expect-error a list is no key
+  defineJob({ kind: "a", payload, uniqueKey: "{list}" });
+  // @ts-expect-error one of three
+  defineJob({ kind: "a", payload, uniqueKey: "{account}", onConflict: "drop" });
+  // @ts-expect-error a bare number has no unit
+  defineJob({ kind: "a", payload, deadline: 900 });
+  // @ts-expect-error one of two
+  defineJob({ kind: "a", payload, whenMissed: "skip" });
+  defineSchedule({ name: "nightly", cron: "30 2 * * *", timeZone: "Europe/Zurich", job, payload: { orderId: "7" } });
+  // @ts-expect-error the payload's shape is the definition's
+  defineSchedule({ name: "nightly", cron: "30 2 * * *", job, payload: { orderId: 7 } });
+  // @ts-expect-error one of three
+  defineSchedule({ name: "nightly", cron: "30 2 * * *", job, payload: { orderId: "7" }, catchUp: "some" });
+}
+
 it("types follow from the schema", () => {
   expect(mustAndMustNotCompile).toBeTypeOf("function");
+  expect(answersAreAUnion).toBeTypeOf("function");
+  expect(keysAndSchedules).toBeTypeOf("function");
   expect(job.kind).toBe("order.ship");
 });

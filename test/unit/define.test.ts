@@ -21,6 +21,17 @@ describe("defineJob", () => {
       minBackoffMs: 5_000,
       maxBackoffMs: 3_600_000,
       alone: false,
+      orderingKey: null,
+      whenDead: "halt",
+      locks: [],
+      sharedLocks: [],
+      limitNames: [],
+      limitMaxes: [],
+      uniqueKey: null,
+      uniqueForMs: null,
+      onConflict: "keep",
+      deadlineMs: null,
+      whenMissed: "dead",
     });
   });
 
@@ -46,6 +57,15 @@ describe("defineJob", () => {
     [{ retry: { backoff: "linear" } }, 'expected "exponential", "fixed" or a function'],
     [{ retry: { minBackoff: "2h", maxBackoff: "1h" } }, "below retry.minBackoff"],
     [{ retry: { maxRetries: 3 } }, 'unknown option "maxRetries"'],
+    [{ uniqueKey: "" }, "uniqueKey is"],
+    [{ uniqueKey: "{orderId}{orderId}" }, "two placeholders need a sign"],
+    [{ uniqueFor: "1h" }, 'uniqueFor is "1h" (string); expected uniqueKey beside it'],
+    [{ uniqueKey: "{orderId}", uniqueFor: 60 }, 'uniqueFor is 60; write the unit, for example "60s".'],
+    [{ uniqueKey: "{orderId}", uniqueFor: "0s" }, 'uniqueFor is "0s" (string); expected more than 0.'],
+    [{ onConflict: "drop" }, 'onConflict is "drop" (string); expected "keep" or "replace" or "reschedule".'],
+    [{ deadline: 15 }, 'deadline is 15; write the unit, for example "15s".'],
+    [{ deadline: "0ms" }, 'deadline is "0ms" (string); expected more than 0.'],
+    [{ whenMissed: "skip" }, 'whenMissed is "skip" (string); expected "dead" or "run".'],
     [{ timout: "20s" }, 'unknown option "timout"; did you mean "timeout"?'],
   ])("refuses %j", (options, message) => {
     expect(define(options)).toThrow(

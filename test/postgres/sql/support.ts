@@ -391,7 +391,7 @@ export async function locksOf(world: World, pid: number): Promise<number> {
 }
 
 /** Returns when the backend waits for a lock, so that what comes next comes after the wait began. */
-export async function waitsForLock(world: World, pid: number): Promise<void> {
+export async function waitsForLock(world: Pick<World, "value">, pid: number): Promise<void> {
   await eventually(async () => {
     expect(
       await world.value("select wait_event_type from pg_stat_activity where pid = $1", [pid]),

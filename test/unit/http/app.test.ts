@@ -6,7 +6,20 @@ import { describe, expect, it } from "vitest";
 import { DatabaseError, JobError, UsageError } from "../../../src/errors.ts";
 import { createApp } from "../../../src/http/app.ts";
 import type { InvocationReport, OperatorAnswer } from "../../../src/model.ts";
-import { bearer, errorOf, fakeClaimer, post, report, type Scope, secrets, setup, stream, view } from "./support.ts";
+import { gate } from "../../support/gate.ts";
+import {
+  bearer,
+  errorOf,
+  fakeClaimer,
+  post,
+  report,
+  type Scope,
+  schedule,
+  secrets,
+  setup,
+  stream,
+  view,
+} from "./support.ts";
 
 const job = { kind: "receipt.send", payload: { orderId: "42" } };
 
@@ -18,6 +31,13 @@ const routes: readonly { readonly method: string; readonly path: string; readonl
   { method: "GET", path: "/api/jobs/7", opens: ["read", "operate"] },
   { method: "POST", path: "/api/jobs/7/retry", opens: ["operate"] },
   { method: "POST", path: "/api/jobs/7/discard", opens: ["operate"] },
+  { method: "POST", path: "/api/jobs/7/skip", opens: ["operate"] },
+  { method: "POST", path: "/api/jobs/7/cancel", opens: ["operate"] },
+  { method: "POST", path: "/api/queues/mail/pause", opens: ["operate"] },
+  { method: "POST", path: "/api/queues/mail/resume", opens: ["operate"] },
+  { method: "GET", path: "/api/schedules", opens: ["read", "operate"] },
+  { method: "POST", path: "/api/schedules/nightly/pause", opens: ["operate"] },
+  { method: "POST", path: "/api/schedules/nightly/resume", opens: ["operate"] },
 ];
 
 function request(method: string, path: string, headers: Record<string, string>): RequestInit {
@@ -102,7 +122,19 @@ describe("every route", () => {
 
   it("answers an address nobody has in the error's shape", async () => {
     const { app } = setup();
-    for (const path of ["/", "/api", "/api/jobs/", "/api/trigger/", "/api/jobs/7/cancel", "/%00", "/api/%2e%2e/x"]) {
+    for (const path of [
+      "/",
+      "/api",
+      "/api/jobs/",
+      "/api/trigger/",
+      "/api/jobs/7/run",
+      "/api/queues",
+      "/api/queues/mail",
+      "/api/schedules/",
+      "/api/schedules/nightly",
+      "/%00",
+      "/api/%2e%2e/x",
+    ]) {
       const answer = await app.request(path, { headers: bearer("operate") });
       expect([path, answer.status, (await errorOf(answer)).code]).toEqual([path, 404, "PGCLAIM_ROUTE_NOT_FOUND"]);
     }
@@ -116,6 +148,13 @@ describe("every route", () => {
     ["/api/jobs/7", ["POST", "PUT", "DELETE"], "GET, HEAD, OPTIONS"],
     ["/api/jobs/7/retry", ["GET", "DELETE"], "POST, OPTIONS"],
     ["/api/jobs/7/discard", ["GET", "DELETE"], "POST, OPTIONS"],
+    ["/api/jobs/7/skip", ["GET", "DELETE"], "POST, OPTIONS"],
+    ["/api/jobs/7/cancel", ["GET", "DELETE"], "POST, OPTIONS"],
+    ["/api/queues/mail/pause", ["GET", "HEAD", "PUT"], "POST, OPTIONS"],
+    ["/api/queues/mail/resume", ["GET", "HEAD", "PUT"], "POST, OPTIONS"],
+    ["/api/schedules", ["POST", "PUT", "DELETE"], "GET, HEAD, OPTIONS"],
+    ["/api/schedules/nightly/pause", ["GET", "HEAD", "PUT"], "POST, OPTIONS"],
+    ["/api/schedules/nightly/resume", ["GET", "HEAD", "PUT"], "POST, OPTIONS"],
   ])("%s answers other methods 405 and OPTIONS 204, and does nothing", async (path, methods, allow) => {
     const { app, counted } = setup();
     const everything = { authorization: `Bearer ${secrets.cron}` };
@@ -181,7 +220,16 @@ describe("POST /api/trigger", () => {
     [{ budget: null }, "PGCLAIM_INVALID_OPTION", undefined],
     [{ budget: ["20s"] }, "PGCLAIM_INVALID_OPTION", undefined],
     [{ bugdet: "20s" }, "PGCLAIM_INVALID_REQUEST", 'unknown field "bugdet"; did you mean "budget"?'],
-    [{ x: "20s" }, "PGCLAIM_INVALID_REQUEST", 'unknown field "x"; the fields are budget.'],
+    [{ x: "20s" }, "PGCLAIM_INVALID_REQUEST", 'unknown field "x"; the fields are budget, wait, queues.'],
+    [{ wait: "no" }, "PGCLAIM_INVALID_REQUEST", "wait: expected true or false."],
+    [{ wait: null }, "PGCLAIM_INVALID_REQUEST", "wait: expected true or false."],
+    [{ queues: [] }, "PGCLAIM_INVALID_REQUEST", "queues: expected 1 to 20 names of letters, digits and . _ : -."],
+    [{ queues: "mail" }, "PGCLAIM_INVALID_REQUEST", undefined],
+    [{ queues: ["a b"] }, "PGCLAIM_INVALID_REQUEST", undefined],
+    [{ queues: ["x".repeat(101)] }, "PGCLAIM_INVALID_REQUEST", undefined],
+    [{ queues: [7] }, "PGCLAIM_INVALID_REQUEST", undefined],
+    [{ queues: Array.from({ length: 21 }, (_, i) => `q${i}`) }, "PGCLAIM_INVALID_REQUEST", undefined],
+    [{ queues: null }, "PGCLAIM_INVALID_REQUEST", undefined],
     [[], "PGCLAIM_INVALID_REQUEST", "expected a JSON object."],
     ["null", "PGCLAIM_INVALID_REQUEST", "expected a JSON object."],
     ['"20s"', "PGCLAIM_INVALID_REQUEST", "expected a JSON object."],
@@ -192,6 +240,48 @@ describe("POST /api/trigger", () => {
     expect([answer.status, error.code]).toEqual([400, code]);
     if (message !== undefined) expect(error.message).toBe(message);
     expect(counted.claimers).toBe(0);
+  });
+
+  it("hands on the queues it names, in their order", async () => {
+    const { app, calls } = setup();
+    const queues = ["mail", "default", "x".repeat(100)];
+    expect((await app.request("/api/trigger", post("trigger", { queues }))).status).toBe(200);
+    expect(calls).toEqual([["invoke", { type: "http", by: "/api/trigger" }, { queues }]]);
+  });
+
+  it("that shall not wait is answered 202 at once, and the runtime is given the invocation to keep alive", async () => {
+    const ends = gate<InvocationReport>();
+    const { app, calls } = setup({ invoke: () => ends.promise });
+    const kept: Promise<unknown>[] = [];
+    const context = {
+      waitUntil: (promise: Promise<unknown>) => kept.push(promise),
+      passThroughOnException() {},
+      props: {},
+    };
+    const answer = await app.request("/api/trigger", post("trigger", { wait: false, queues: ["mail"] }), {}, context);
+    expect([answer.status, await answer.json()]).toEqual([202, { accepted: true }]);
+    expect(calls).toEqual([["invoke", { type: "http", by: "/api/trigger" }, { queues: ["mail"] }]]);
+    expect(kept).toHaveLength(1);
+    ends.fail(new Error("boom"));
+    await expect(kept[0]).resolves.toBeUndefined();
+  });
+
+  it("that shall not wait does wait where no runtime would keep the work alive", async () => {
+    const { app } = setup();
+    const answer = await app.request("/api/trigger", post("trigger", { wait: false }));
+    expect([answer.status, await answer.json()]).toEqual([200, report]);
+  });
+
+  it("that waits says so in no other way than by its answer", async () => {
+    const { app } = setup();
+    const kept: Promise<unknown>[] = [];
+    const context = {
+      waitUntil: (promise: Promise<unknown>) => kept.push(promise),
+      passThroughOnException() {},
+      props: {},
+    };
+    const answer = await app.request("/api/trigger", post("trigger", { wait: true }), {}, context);
+    expect([answer.status, kept]).toEqual([200, []]);
   });
 
   it("answers 200 when the isolate is busy with a quarantined tick", async () => {
@@ -285,13 +375,14 @@ describe("POST /api/jobs", () => {
 
   it("enqueues an array and answers an array, also for one", async () => {
     const { app, calls } = setup();
-    const jobs = [job, { ...job, runAt: "2026-11-30T15:00:00.5+01:00" }, { ...job, delay: "1.5h" }];
+    const deadlineAt = "2026-11-30T16:00:00+02:00";
+    const jobs = [job, { ...job, runAt: "2026-11-30T15:00:00.5+01:00" }, { ...job, delay: "1.5h", deadlineAt }];
     const answer = await app.request("/api/jobs", post("enqueue", jobs));
     expect([answer.status, ((await answer.json()) as unknown[]).length]).toEqual([201, 3]);
     expect(calls[0]?.[1]).toEqual([
       job,
       { ...job, runAt: new Date("2026-11-30T14:00:00.500Z") },
-      { ...job, delay: "5400000ms" },
+      { ...job, delay: "5400000ms", deadlineAt: new Date("2026-11-30T14:00:00.000Z") },
     ]);
     const one = await app.request("/api/jobs", post("enqueue", [job]));
     expect(await one.json()).toEqual([{ type: "enqueued", id: "1" }]);
@@ -337,7 +428,18 @@ describe("POST /api/jobs", () => {
       "an option of defineJob",
       { ...job, retry: {} },
       undefined,
-      'unknown field "retry"; the fields are kind, payload, runAt, delay.',
+      'unknown field "retry"; the fields are kind, payload, runAt, delay, deadlineAt.',
+    ],
+    ["a priority, which is the kind's", { ...job, priority: 0 }, undefined, undefined],
+    ["deadlineAt without a zone", { ...job, deadlineAt: "2026-11-30T14:00:00" }, "deadlineAt", undefined],
+    ["deadlineAt on a day that is none", { ...job, deadlineAt: "2026-02-30T14:00:00Z" }, "deadlineAt", undefined],
+    ["deadlineAt as a number", { ...job, deadlineAt: 1_764_511_200_000 }, "deadlineAt", undefined],
+    ["deadlineAt as null", { ...job, deadlineAt: null }, "deadlineAt", undefined],
+    [
+      "deadlineAt as a length",
+      { ...job, deadlineAt: "15m" },
+      "deadlineAt",
+      'deadlineAt: expected an instant with its zone, for example "2026-11-30T14:00:00Z".',
     ],
     ["__proto__", '{"kind":"a","payload":1,"__proto__":{}}', undefined, undefined],
     ["runAt without a zone", { ...job, runAt: "2026-11-30T14:00:00" }, "runAt", undefined],
@@ -608,6 +710,8 @@ describe("GET /api/jobs/{id}", () => {
       [`/api/jobs/${id}`, { headers: bearer("read") }],
       [`/api/jobs/${id}/retry`, post("operate")],
       [`/api/jobs/${id}/discard`, post("operate")],
+      [`/api/jobs/${id}/skip`, post("operate")],
+      [`/api/jobs/${id}/cancel`, post("operate")],
     ] as const) {
       const answer = await app.request(path, init);
       expect([answer.status, await errorOf(answer)]).toMatchObject([
@@ -634,7 +738,12 @@ describe("GET /api/jobs/{id}", () => {
   });
 });
 
-describe.each(["retry", "discard"] as const)("POST /api/jobs/{id}/%s", (verb) => {
+describe.each([
+  ["retry", "retried"],
+  ["discard", "discarded"],
+  ["skip", "skipped"],
+  ["cancel", "cancelled"],
+] as const)("POST /api/jobs/{id}/%s", (verb, type) => {
   const answers: readonly [OperatorAnswer, number, string][] = [
     [{ type: "not-found" }, 404, "PGCLAIM_JOB_NOT_FOUND"],
     [{ type: "busy" }, 409, "PGCLAIM_JOB_BUSY"],
@@ -644,7 +753,6 @@ describe.each(["retry", "discard"] as const)("POST /api/jobs/{id}/%s", (verb) =>
   it("answers what was done", async () => {
     const { app, calls } = setup();
     const answer = await app.request(`/api/jobs/7/${verb}`, post("operate"));
-    const type = verb === "retry" ? "retried" : "discarded";
     expect([answer.status, await answer.json()]).toEqual([200, { id: "7", type }]);
     expect(calls).toEqual([[verb, "7"]]);
   });
@@ -660,6 +768,68 @@ describe.each(["retry", "discard"] as const)("POST /api/jobs/{id}/%s", (verb) =>
     const answer = await app.request(`/api/jobs/7/${verb}`, post("operate", { force: true }));
     expect([answer.status, (await errorOf(answer)).message]).toEqual([400, 'unknown field "force"; there are none.']);
     expect(counted.claimers).toBe(0);
+  });
+});
+
+describe("POST /api/jobs/{id}/cancel", () => {
+  it("says of a running job that its cancel was asked for", async () => {
+    const { app } = setup({ cancel: async () => ({ type: "requested" }) });
+    const answer = await app.request("/api/jobs/7/cancel", post("operate"));
+    expect([answer.status, await answer.json()]).toEqual([200, { id: "7", type: "requested" }]);
+  });
+});
+
+const named = [
+  ["queue", "queues", "pause", "pauseQueue", 100],
+  ["queue", "queues", "resume", "resumeQueue", 100],
+  ["schedule", "schedules", "pause", "pauseSchedule", 200],
+  ["schedule", "schedules", "resume", "resumeSchedule", 200],
+] as const;
+
+describe.each(named)("POST /api/%ss/{name}: %s/%s", (what, folder, verb, method, longest) => {
+  it.each([true, false])("answers whether it changed anything: %s", async (changed) => {
+    const { app, calls } = setup({ [method]: async () => changed });
+    const answer = await app.request(`/api/${folder}/a.b_c:d-9/${verb}`, post("operate"));
+    expect([answer.status, await answer.json()]).toEqual([200, { [what]: "a.b_c:d-9", changed }]);
+    expect(calls).toEqual([[method, "a.b_c:d-9"]]);
+  });
+
+  it("takes names as long as they can be defined, and no longer", async () => {
+    const { app, counted } = setup();
+    const path = (length: number) => `/api/${folder}/${"x".repeat(length)}/${verb}`;
+    expect((await app.request(path(longest), post("operate"))).status).toBe(200);
+    const answer = await app.request(path(longest + 1), post("operate"));
+    expect([answer.status, await errorOf(answer)]).toEqual([
+      400,
+      {
+        code: "PGCLAIM_INVALID_REQUEST",
+        message: `name: expected 1 to ${longest} letters, digits and . _ : -.`,
+        path: "name",
+      },
+    ]);
+    expect(counted.claimers).toBe(1);
+  });
+
+  it.each(["a%20b", "%C3%A4", "a%00", "a%2Fb", "a;b", "%25", "a%0A"])("refuses the name %s", async (name) => {
+    const { app, counted } = setup();
+    const answer = await app.request(`/api/${folder}/${name}/${verb}`, post("operate"));
+    expect([answer.status, (await errorOf(answer)).path]).toEqual([400, "name"]);
+    expect(counted.claimers).toBe(0);
+  });
+
+  it("refuses a body that says something", async () => {
+    const { app, counted } = setup();
+    const answer = await app.request(`/api/${folder}/mail/${verb}`, post("operate", { force: true }));
+    expect([answer.status, (await errorOf(answer)).message]).toEqual([400, 'unknown field "force"; there are none.']);
+    expect(counted.claimers).toBe(0);
+  });
+});
+
+describe("GET /api/schedules", () => {
+  it("answers every schedule, instants in ISO 8601", async () => {
+    const { app } = setup();
+    const answer = await app.request("/api/schedules", { headers: bearer("read") });
+    expect([answer.status, await answer.json()]).toEqual([200, [{ ...schedule, nextAt: "2026-12-01T01:30:00.000Z" }]]);
   });
 });
 

@@ -2,7 +2,8 @@
 
 import { beforeEach, describe, expect, it, vi } from "vitest";
 import { createWorker, type WorkerOptions } from "../../../src/adapters/cloudflare.ts";
-import { type ClaimerOptions, createClaimer } from "../../../src/claimer.ts";
+import { createClaimer } from "../../../src/claimer.ts";
+import type { ClaimerOptions } from "../../../src/claimer_options.ts";
 import { DatabaseError } from "../../../src/errors.ts";
 import { neonDatabase } from "../../../src/neon.ts";
 import type { LogEntry } from "../../../src/report.ts";

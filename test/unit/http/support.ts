@@ -2,7 +2,7 @@
 
 import type { Claimer } from "../../../src/claimer.ts";
 import { type AppOptions, createApp } from "../../../src/http/app.ts";
-import type { InvocationReport, JobView } from "../../../src/model.ts";
+import type { InvocationReport, JobView, ScheduleView } from "../../../src/model.ts";
 
 export const secrets = {
   trigger: "trigger-secret-1",
@@ -62,6 +62,18 @@ export const view: JobView = {
   attempts: [],
 };
 
+export const schedule: ScheduleView = {
+  name: "nightly",
+  cron: "30 2 * * *",
+  timeZone: "Europe/Zurich",
+  kind: "receipt.send",
+  catchUp: "last",
+  nextAt: new Date("2026-12-01T01:30:00.000Z"),
+  lastAt: null,
+  pausedAt: null,
+  fault: null,
+};
+
 /** A claimer whose calls are recorded; each verb can be given another behaviour. */
 export function fakeClaimer(verbs: Partial<Claimer> = {}): { readonly claimer: Claimer; readonly calls: unknown[][] } {
   const calls: unknown[][] = [];
@@ -82,6 +94,13 @@ export function fakeClaimer(verbs: Partial<Claimer> = {}): { readonly claimer: C
     job: verb("job", async (_id: string) => view),
     retry: verb("retry", async (_id: string) => ({ type: "retried" as const })),
     discard: verb("discard", async (_id: string) => ({ type: "discarded" as const })),
+    skip: verb("skip", async (_id: string) => ({ type: "skipped" as const })),
+    cancel: verb("cancel", async (_id: string) => ({ type: "cancelled" as const })),
+    pauseQueue: verb("pauseQueue", async (_name: string) => true),
+    resumeQueue: verb("resumeQueue", async (_name: string) => true),
+    schedules: verb("schedules", async () => [schedule]),
+    pauseSchedule: verb("pauseSchedule", async (_name: string) => true),
+    resumeSchedule: verb("resumeSchedule", async (_name: string) => true),
   } as unknown as Claimer;
   return { claimer, calls };
 }
