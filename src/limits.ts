@@ -17,6 +17,11 @@ export interface LimitOptions {
   readonly reserve?: Duration;
   /** How long past our own limits the server waits until it ends a transaction we no longer talk about. `"5s"`. */
   readonly serverGrace?: Duration;
+  /**
+   * How long a handler that ignores its abort keeps suspects out of its isolate. On Workers it dies with its invocation
+   * without a word; elsewhere one that never ends would keep them out for ever. `"60s"`.
+   */
+  readonly unsettled?: Duration;
   /** How long a settle is repeated while the database cannot be asked, before the tick is reported unknown. `"10s"`. */
   readonly settle?: Duration;
 }
@@ -29,6 +34,7 @@ export interface Limits {
   readonly reserveMs: number;
   readonly serverGraceMs: number;
   readonly settleMs: number;
+  readonly unsettledMs: number;
 }
 
 const defaults = {
@@ -39,6 +45,7 @@ const defaults = {
   reserve: "3s",
   serverGrace: "5s",
   settle: "10s",
+  unsettled: "60s",
 } as const satisfies Required<LimitOptions>;
 
 /** Reads the time limits. Errors: PGCLAIM_INVALID_OPTION. */
@@ -53,6 +60,7 @@ export function readLimits(options: LimitOptions = {}): Limits {
     reserveMs: ms("reserve"),
     serverGraceMs: ms("serverGrace"),
     settleMs: ms("settle"),
+    unsettledMs: ms("unsettled"),
   };
 }
 

@@ -4,7 +4,15 @@
 import { type Clock, timedOut, within } from "./clock.ts";
 import { type Database, literal, type PgClient } from "./database.ts";
 import type { QueryResult } from "./define.ts";
-import { DatabaseError, databaseError, describeError, sqlStateOf, toError, UsageError } from "./errors.ts";
+import {
+  DatabaseError,
+  databaseError,
+  describeError,
+  PgclaimError,
+  sqlStateOf,
+  toError,
+  UsageError,
+} from "./errors.ts";
 import type {
   CallerClient,
   ClaimAnswer,
@@ -49,6 +57,14 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         limitMs: limits.oneShotMs,
       });
     } catch (error) {
+      // Not a word from the server: whether it did what was asked, nobody knows.
+      if (!(error instanceof PgclaimError) && sqlStateOf(error) === null) {
+        throw new DatabaseError(
+          "PGCLAIM_CONNECT_FAILED",
+          `The database did not answer while ${during} (${describeError(error)}). Is DATABASE_URL right, and the database up?`,
+          { cause: error },
+        );
+      }
       throw databaseError(error, during);
     }
   }
