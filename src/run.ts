@@ -518,8 +518,9 @@ function quiet<T>(promise: Promise<T>): Promise<T> {
 function describeThrown(thrown: unknown): { readonly code: string; readonly said: string } {
   try {
     const error = toError(thrown);
-    const code = error instanceof PgclaimError ? error.code : "PGCLAIM_HANDLER_THREW";
-    return { code, said: `${error.stack ?? error.message}` };
+    // Where ours was thrown is no news to anybody; where the handler's was, is what people look for.
+    if (error instanceof PgclaimError) return { code: error.code, said: error.message };
+    return { code: "PGCLAIM_HANDLER_THREW", said: `${error.stack ?? error.message}` };
   } catch {
     return { code: "PGCLAIM_HANDLER_THREW", said: "The handler threw a value that cannot be read." };
   }
