@@ -81,8 +81,7 @@ describe.each(transports)("a timeout over %s", (transport) => {
     const tick = workTick(await invoke(claimer, { within: 5_000 }));
     expect(results(tick)).toEqual(["done", timedOut, "done", "done"]);
     // Cancelled, not run into statement_timeout, which is a second longer.
-    expect(tick.runMs).toBeLessThan(1_400);
-    expect(await ended.promise).toMatchObject({ code: "57014" });
+    expect(await ended.promise).toMatchObject({ code: "57014", message: expect.stringContaining("user request") });
     expect(await effects(world)).toEqual([1, 3, 4]);
   });
 
