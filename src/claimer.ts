@@ -8,7 +8,7 @@ import { jobRequest, type When } from "./enqueue.ts";
 import { UsageError } from "./errors.ts";
 import type { CallerClient } from "./gateway.ts";
 import { invoke, policies } from "./invocation.ts";
-import { counts, type LimitOptions, type Limits, readLimits } from "./limits.ts";
+import { counts, type LimitOptions, type Limits, readLimits, timerMs } from "./limits.ts";
 import type { Enqueued, InvocationReport, JobId, JobRequest, JobView, OperatorAnswer, Trigger } from "./model.ts";
 import { nearest } from "./nearest.ts";
 import { postgresGateway } from "./postgres.ts";
@@ -170,7 +170,7 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     const near = nearest(kind, kinds);
     throw new UsageError(
       "PGCLAIM_UNKNOWN_KIND",
-      `Job kind ${JSON.stringify(kind)} is not registered here; ${near === null ? `known kinds: ${kinds.map((one) => `"${one}"`).join(", ") || "none"}` : `did you mean "${near}"?`} Add it to createClaimer({ jobs }).`,
+      `Job kind ${JSON.stringify(kind)} is not registered here; ${near === null ? `known kinds: ${kinds.map((one) => `"${one}"`).join(", ") || "none"}.` : `did you mean "${near}"?`} Add it to createClaimer({ jobs }).`,
       { path: `${at}kind` },
     );
   }
@@ -181,7 +181,7 @@ export function createClaimer(options: ClaimerOptions): Claimer {
 
     async invoke(trigger, invokeOptions = {}) {
       const usual = trigger.type === "http" ? budget.httpMs : budget.cronMs;
-      const budgetMs = invokeOptions.budget === undefined ? usual : parseDuration(invokeOptions.budget, "budget");
+      const budgetMs = invokeOptions.budget === undefined ? usual : timerMs(invokeOptions.budget, "budget");
       return invoke(invocation, trigger, budgetMs);
     },
 
@@ -272,8 +272,8 @@ function readBudget(options: ClaimerOptions, limits: Limits): Budget {
   const given = options.budget ?? {};
   assertKnownKeys(given, ["http", "cron"], "budget");
   const budget = {
-    httpMs: parseDuration(given.http ?? "25s", "budget.http"),
-    cronMs: parseDuration(given.cron ?? "55s", "budget.cron"),
+    httpMs: timerMs(given.http ?? "25s", "budget.http"),
+    cronMs: timerMs(given.cron ?? "55s", "budget.cron"),
   };
   for (const [name, ms] of Object.entries(budget)) {
     if (ms > limits.reserveMs) continue;

@@ -2,6 +2,7 @@
 
 import { assertKnownKeys } from "./define.ts";
 import { type Duration, parseDuration } from "./duration.ts";
+import { UsageError } from "./errors.ts";
 
 /** Time limits that an operator may set, as durations. Leave them alone unless the network is unusual. */
 export interface LimitOptions {
@@ -51,7 +52,7 @@ const defaults = {
 /** Reads the time limits. Errors: PGCLAIM_INVALID_OPTION. */
 export function readLimits(options: LimitOptions = {}): Limits {
   assertKnownKeys(options, Object.keys(defaults), "limits");
-  const ms = (name: keyof LimitOptions): number => parseDuration(options[name] ?? defaults[name], `limits.${name}`);
+  const ms = (name: keyof LimitOptions): number => timerMs(options[name] ?? defaults[name], `limits.${name}`);
   return {
     connectMs: ms("connect"),
     oneShotMs: ms("oneShot"),
@@ -62,6 +63,16 @@ export function readLimits(options: LimitOptions = {}): Limits {
     settleMs: ms("settle"),
     unsettledMs: ms("unsettled"),
   };
+}
+
+/** A day. Timers and statement_timeout hold 24.8 days; no invocation lives that long, so more is a mistake. */
+export const maxTimerMs = 86_400_000;
+
+/** Reads a duration that a timer has to hold, at most a day. Errors: PGCLAIM_INVALID_OPTION. */
+export function timerMs(value: unknown, where: string): number {
+  const ms = parseDuration(value, where);
+  if (ms <= maxTimerMs) return ms;
+  throw new UsageError("PGCLAIM_INVALID_OPTION", `${where} is ${ms} ms; expected at most 24h.`, { path: where });
 }
 
 /** Limits that are counts. The lock table of a stock server has 64 x 100 entries; see ARCHITECTURE.md, "Lock budget". */
@@ -77,6 +88,8 @@ export const counts = {
   maxCandidates: 10_000,
   /** Skips a tick reports by name; all are counted. */
   maxSkips: 100,
+  /** Bytes of payload of a tick: what one answer of the fence carries within its limit, and an isolate of 128 MB holds. */
+  tickBytes: 16_777_216,
   /** Times a tick that found only busy jobs is repeated before the invocation goes to sleep. */
   busyRetries: 4,
   /** Open attempts a wake looks at, due jobs it moves, rows of each table it prunes. */

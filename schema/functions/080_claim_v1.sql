@@ -1,7 +1,7 @@
 -- Tries to hold the lock of each candidate, without waiting, up to a batch.
 -- Argument: {"queues": [text], "kinds": [text] (handled here and fitting the time left), "unfit": [text] (handled here,
 --           not fitting), "revision": integer, "batch": integer, "quarantined": boolean,
---           "maxCandidates": integer, "maxSkips": integer}
+--           "maxCandidates": integer, "maxSkips": integer, "maxBytes": integer (of payloads; the first job always fits)}
 -- Rows:     claims (skip null; attempt is the number to fence), skips (skip says why), at most maxSkips of them, then one
 --           row for each reason (job_id null) with its count.
 -- Locks:    the job locks of exactly the claims, until the transaction ends. Writes nothing, takes no xid, keeps no
@@ -44,6 +44,9 @@ declare
   c record;
   candidates refcursor;
   enough boolean := false;
+  max_bytes bigint := (request ->> 'maxBytes')::bigint;
+  bytes bigint := 0;
+  size bigint;
   is_due boolean;
   is_open boolean;
   reasons constant text[] := array['busy', 'stale', 'open-attempt', 'unknown-kind', 'newer-revision', 'unfit', 'alone'];
@@ -89,15 +92,18 @@ begin
             select
               j.state = 'ready' and j.suspect = quarantined,
               exists (select from pgclaim.attempt o where o.job_id = j.id and o.outcome is null),
-              greatest(j.attempt, coalesce((select max(a.n) from pgclaim.attempt a where a.job_id = j.id and a.n > j.attempt), 0)) + 1
-            into is_due, is_open, attempt
+              greatest(j.attempt, coalesce((select max(a.n) from pgclaim.attempt a where a.job_id = j.id and a.n > j.attempt), 0)) + 1,
+              -- A small one is not worth looking at; a large one is compressed, and travels as text.
+              case when pg_column_size(j.payload) <= 2000 then 2000 else octet_length(j.payload::text) end
+            into is_due, is_open, attempt, size
             from pgclaim.job j
             where j.id = c.id;
             skip := case
               when is_due is distinct from true then 'stale'
               when is_open then 'open-attempt'
             end;
-            if skip is not null then
+            enough := skip is null and claimed > 0 and bytes + size > max_bytes;
+            if skip is not null or enough then
               raise exception sqlstate 'PC0SK';
             end if;
           end if;
@@ -105,9 +111,11 @@ begin
           null;
         end;
       end if;
+      exit when enough;
       job_id := c.id;
       kind := c.kind;
       if skip is null then
+        bytes := bytes + size;
         held := held || key;
         claimed := claimed + 1;
         return next;

@@ -12,6 +12,10 @@ begin
   perform pgclaim.require_read_committed();
   select o.kind into j from pgclaim.job o where o.id = retry_v1.id;
   if not found then
+    select h.outcome into j from pgclaim.history h where h.job_id = retry_v1.id;
+    if found then
+      return jsonb_build_object('type', 'not-dead', 'state', j.outcome);
+    end if;
     return jsonb_build_object('type', 'not-found');
   end if;
   if not pgclaim.try_job_lock(j.kind, retry_v1.id) then
