@@ -26,7 +26,7 @@ const WAVE = [
 ] as const;
 
 /** Milliseconds until the demo gives up waiting for the moment to kill. Below the timeout of "report.transaction". */
-const KILL_LIMIT_MS = 15_000;
+const KILL_LIMIT_MS = 18_000;
 /** The same for all the work to be done; and for locks and connections to go, which as a rule takes a few. */
 const WORK_LIMIT_MS = 60_000;
 const CLOSE_LIMIT_MS = 3_000;

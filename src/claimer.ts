@@ -16,13 +16,13 @@ import {
 } from "./claimer_options.ts";
 import { systemClock } from "./clock.ts";
 import { type AnyJobDefinition, assertKnownKeys, integer, type JobDefinition, queueName } from "./define.ts";
-import { type Duration, parseDuration, show } from "./duration.ts";
+import { type Duration, show } from "./duration.ts";
 import { jobRequest, type When } from "./enqueue.ts";
 import { UsageError } from "./errors.ts";
 import type { CallerClient } from "./gateway.ts";
 import { invoke } from "./invocation.ts";
 import { kicker } from "./kick.ts";
-import { counts, readLimits } from "./limits.ts";
+import { counts, readLimits, timerMs } from "./limits.ts";
 import type {
   Enqueued,
   InvocationReport,
@@ -181,7 +181,7 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     const near = nearest(kind, kinds);
     throw new UsageError(
       "PGCLAIM_UNKNOWN_KIND",
-      `Job kind ${JSON.stringify(kind)} is not registered here; ${near === null ? `known kinds: ${kinds.map((one) => `"${one}"`).join(", ") || "none"}` : `did you mean "${near}"?`} Add it to createClaimer({ jobs }).`,
+      `Job kind ${JSON.stringify(kind)} is not registered here; ${near === null ? `known kinds: ${kinds.map((one) => `"${one}"`).join(", ") || "none"}.` : `did you mean "${near}"?`} Add it to createClaimer({ jobs }).`,
       { path: `${at}kind` },
     );
   }
@@ -192,7 +192,7 @@ export function createClaimer(options: ClaimerOptions): Claimer {
 
     async invoke(trigger, invokeOptions = {}) {
       const usual = trigger.type === "http" ? budget.httpMs : budget.cronMs;
-      const budgetMs = invokeOptions.budget === undefined ? usual : parseDuration(invokeOptions.budget, "budget");
+      const budgetMs = invokeOptions.budget === undefined ? usual : timerMs(invokeOptions.budget, "budget");
       if (invokeOptions.queues === undefined) return invoke(invocation, trigger, budgetMs);
       return invoke({ ...invocation, queues: readQueueNames(invokeOptions.queues) }, trigger, budgetMs);
     },

@@ -7,7 +7,7 @@ import { type Duration, parseDuration, show } from "./duration.ts";
 import { UsageError } from "./errors.ts";
 import type { Deployment } from "./gateway.ts";
 import type { KickOptions } from "./kick.ts";
-import type { LimitOptions, Limits } from "./limits.ts";
+import { type LimitOptions, type Limits, timerMs } from "./limits.ts";
 import type { Log } from "./report.ts";
 import { type AnySchedule, assertSchedule, scheduleRow } from "./schedule.ts";
 
@@ -75,8 +75,8 @@ export function readBudget(options: ClaimerOptions, limits: Limits): Budget {
   const given = options.budget ?? {};
   assertKnownKeys(given, ["http", "cron"], "budget");
   const budget = {
-    httpMs: parseDuration(given.http ?? "25s", "budget.http"),
-    cronMs: parseDuration(given.cron ?? "55s", "budget.cron"),
+    httpMs: timerMs(given.http ?? "25s", "budget.http"),
+    cronMs: timerMs(given.cron ?? "55s", "budget.cron"),
   };
   for (const [name, ms] of Object.entries(budget)) {
     if (ms > limits.reserveMs) continue;

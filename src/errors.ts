@@ -177,7 +177,10 @@ export function toError(thrown: unknown): Error {
   if (thrown instanceof Error) return thrown;
   const message = (thrown as { message?: unknown } | null)?.message;
   if (typeof message === "string" && message !== "") return new Error(message, { cause: thrown });
-  return new Error(typeof thrown === "string" && thrown !== "" ? thrown : "the connection broke without a message", {
+  if (typeof thrown === "string" && thrown !== "") return new Error(thrown, { cause: thrown });
+  // An ErrorEvent has a type, and on Node no message.
+  const isEvent = typeof (thrown as { type?: unknown } | null)?.type === "string";
+  return new Error(isEvent ? "the connection broke without a message" : "something was thrown that is no Error", {
     cause: thrown,
   });
 }

@@ -64,7 +64,7 @@ export async function invoke(
 
 /** Everything between start and report. `until` is the clock reading at which handlers have to be over. */
 async function work(options: InvocationOptions, notes: InvocationNotes, until: number): Promise<Ended> {
-  if (isQuarantineRunning()) return "busy";
+  if (isQuarantineRunning(options.clock.now())) return "busy";
   const woken = await wake(options, notes);
   if (!woken.ready && !woken.suspects) return "idle";
   const invocation = new Invocation(options, notes, woken.revision);
@@ -238,7 +238,8 @@ class Invocation {
       const fits = handled.filter(({ policy }) => policy.timeoutMs <= left).map(({ kind }) => kind);
       if (fits.length === 0 && handled.length > 0) return "budget";
       const session = await this.#openSession();
-      const leave = enterTick({ quarantined: plan.quarantined });
+      const now = this.#options.clock.now();
+      const leave = enterTick({ quarantined: plan.quarantined, now, expiresAt: this.#overBy(plan.until) });
       if (leave === null) return "busy";
       try {
         const report = await tick(this.#context(session), {
@@ -287,6 +288,12 @@ class Invocation {
   /** Many wake-ups at the same second make a waking database refuse some; they should not come back together. */
   #pauseBeforeConnect(): Promise<void> {
     return wait(this.#options.clock, 100 + 300 * this.#options.clock.random());
+  }
+
+  /** When a tick is over for certain: handlers, finish and settle have all used up their limits. */
+  #overBy(until: number): number {
+    const { limits } = this.#options;
+    return until + limits.reserveMs + limits.messageMs + limits.settleMs + limits.oneShotMs;
   }
 
   #handled(): AnyJobDefinition[] {

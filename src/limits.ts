@@ -2,6 +2,7 @@
 
 import { assertKnownKeys } from "./define.ts";
 import { type Duration, parseDuration } from "./duration.ts";
+import { UsageError } from "./errors.ts";
 
 /** Time limits that an operator may set, as durations. Leave them alone unless the network is unusual. */
 export interface LimitOptions {
@@ -25,6 +26,11 @@ export interface LimitOptions {
    * lapses after ten times as long. `"30s"`.
    */
   readonly reserveAfter?: Duration;
+  /**
+   * How long a handler that ignores its abort keeps suspects out of its isolate. On Workers it dies with its invocation
+   * without a word; elsewhere one that never ends would keep them out for ever. `"60s"`.
+   */
+  readonly unsettled?: Duration;
   /** How long a settle is repeated while the database cannot be asked, before the tick is reported unknown. `"10s"`. */
   readonly settle?: Duration;
 }
@@ -39,6 +45,7 @@ export interface Limits {
   readonly settleMs: number;
   readonly cancelPollMs: number;
   readonly reserveAfterMs: number;
+  readonly unsettledMs: number;
 }
 
 const defaults = {
@@ -51,12 +58,13 @@ const defaults = {
   settle: "10s",
   cancelPoll: "2s",
   reserveAfter: "30s",
+  unsettled: "60s",
 } as const satisfies Required<LimitOptions>;
 
 /** Reads the time limits. Errors: PGCLAIM_INVALID_OPTION. */
 export function readLimits(options: LimitOptions = {}): Limits {
   assertKnownKeys(options, Object.keys(defaults), "limits");
-  const ms = (name: keyof LimitOptions): number => parseDuration(options[name] ?? defaults[name], `limits.${name}`);
+  const ms = (name: keyof LimitOptions): number => timerMs(options[name] ?? defaults[name], `limits.${name}`);
   return {
     connectMs: ms("connect"),
     oneShotMs: ms("oneShot"),
@@ -67,7 +75,18 @@ export function readLimits(options: LimitOptions = {}): Limits {
     settleMs: ms("settle"),
     cancelPollMs: ms("cancelPoll"),
     reserveAfterMs: ms("reserveAfter"),
+    unsettledMs: ms("unsettled"),
   };
+}
+
+/** A day. Timers and statement_timeout hold 24.8 days; no invocation lives that long, so more is a mistake. */
+export const maxTimerMs = 86_400_000;
+
+/** Reads a duration that a timer has to hold, at most a day. Errors: PGCLAIM_INVALID_OPTION. */
+export function timerMs(value: unknown, where: string): number {
+  const ms = parseDuration(value, where);
+  if (ms <= maxTimerMs) return ms;
+  throw new UsageError("PGCLAIM_INVALID_OPTION", `${where} is ${ms} ms; expected at most 24h.`, { path: where });
 }
 
 /** Limits that are counts. The lock table of a stock server has 64 x 100 entries; see ARCHITECTURE.md, "Lock budget". */
@@ -83,6 +102,8 @@ export const counts = {
   maxCandidates: 10_000,
   /** Skips a tick reports by name; all are counted. */
   maxSkips: 100,
+  /** Bytes of payload of a tick: what one answer of the fence carries within its limit, and an isolate of 128 MB holds. */
+  tickBytes: 16_777_216,
   /** Times a tick that found only busy jobs is repeated before the invocation goes to sleep. */
   busyRetries: 4,
   /** Open attempts a wake looks at, due jobs it moves, rows of each table it prunes. */

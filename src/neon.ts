@@ -2,6 +2,7 @@
 
 import { Client, neon, neonConfig } from "@neondatabase/serverless";
 import { assertDatabaseUrl, type Database, destroySocket, type PgClient } from "./database.ts";
+import { DroppableSocket, isWorkerd } from "./workerd_socket.ts";
 
 export interface NeonOptions {
   /**
@@ -33,7 +34,22 @@ export function neonDatabase(connectionString: string, options: NeonOptions = {}
         client.neonConfig.wsProxy = (host: string, port: string | number) => `${bridge}/v2?address=${host}:${port}`;
         client.neonConfig.useSecureWebSocket = false;
       }
-      return { client: client as unknown as PgClient, destroy: () => destroySocket(client) };
+      const sockets = new Set<DroppableSocket>();
+      if (isWorkerd()) {
+        client.neonConfig.webSocketConstructor = class extends DroppableSocket {
+          constructor(url: string) {
+            super(url);
+            sockets.add(this);
+          }
+        } as unknown as typeof WebSocket;
+      }
+      return {
+        client: client as unknown as PgClient,
+        destroy() {
+          destroySocket(client);
+          for (const socket of sockets) socket.drop();
+        },
+      };
     },
 
     async oneShot({ text, argument, limitMs }) {

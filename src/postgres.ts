@@ -4,7 +4,15 @@
 import { type Clock, timedOut, within } from "./clock.ts";
 import { type Database, literal, type PgClient } from "./database.ts";
 import type { QueryResult } from "./define.ts";
-import { DatabaseError, databaseError, describeError, sqlStateOf, toError, UsageError } from "./errors.ts";
+import {
+  DatabaseError,
+  databaseError,
+  describeError,
+  PgclaimError,
+  sqlStateOf,
+  toError,
+  UsageError,
+} from "./errors.ts";
 import type {
   CallerClient,
   ClaimAnswer,
@@ -62,6 +70,14 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         limitMs: limits.oneShotMs,
       });
     } catch (error) {
+      // Not a word from the server: whether it did what was asked, nobody knows.
+      if (!(error instanceof PgclaimError) && sqlStateOf(error) === null) {
+        throw new DatabaseError(
+          "PGCLAIM_CONNECT_FAILED",
+          `The database did not answer while ${during} (${describeError(error)}). Is DATABASE_URL right, and the database up?`,
+          { cause: error },
+        );
+      }
       throw databaseError(error, during);
     }
   }
@@ -107,7 +123,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
 
     async fence(request): Promise<readonly Grant[]> {
       const rows = await call(
-        `select job_id::text as job_id, attempt, kind, payload, idempotency_key, run_at, enqueued_at, failures, deadline_at from ${fn("fence_v1")}($1::jsonb)`,
+        `select job_id::text as job_id, attempt, kind, payload, idempotency_key, to_json(run_at) #>> '{}' as run_at, to_json(enqueued_at) #>> '{}' as enqueued_at, failures, to_json(deadline_at) #>> '{}' as deadline_at from ${fn("fence_v1")}($1::jsonb)`,
         {
           tick: request.tickId,
           quarantined: request.quarantined,
@@ -317,6 +333,7 @@ class PostgresSession implements Session {
         quarantined: request.quarantined,
         tickSlots: request.tickSlots,
         maxCandidates: counts.maxCandidates,
+        maxBytes: counts.tickBytes,
         maxSkips: counts.maxSkips,
         reserveMs: limits.reserveAfterMs,
       }),
@@ -402,7 +419,7 @@ class PostgresSession implements Session {
     const results = await this.#send(
       [
         `set local statement_timeout = ${this.#options.limits.messageMs}`,
-        `select job_id::text as job_id, state, run_at, error from ${this.#fn("finish_v1")}(${argument}::jsonb)`,
+        `select job_id::text as job_id, state, to_json(run_at) #>> '{}' as run_at, error from ${this.#fn("finish_v1")}(${argument}::jsonb)`,
         "commit",
       ],
       "finishing",
@@ -463,6 +480,8 @@ class PostgresSession implements Session {
       `set local lock_timeout = ${statementMs}`,
       // Postgres 17 and later. This is what ends a transaction whose client keeps it busy for ever.
       `select pg_catalog.set_config('transaction_timeout', '${left}', true) where pg_catalog.current_setting('server_version_num')::integer >= 170000`,
+      // A backend that is busy looks at its socket only if told to: without, a dead client's locks last as long as its query.
+      "select pg_catalog.set_config('client_connection_check_interval', '1000', true) where pg_catalog.version() !~* 'windows|mingw|visual'",
       `set local ${this.#options.schema}.tick = ${literal(this.#settings.tickId)}`,
     ];
   }
@@ -615,7 +634,7 @@ function numbered(jobs: readonly Numbered[]): { readonly id: JobId; readonly n: 
   return jobs.map(({ jobId, attempt }) => ({ id: jobId, n: attempt }));
 }
 
-// Rows on the way in. A driver may be told to parse bigint into a number, which cannot hold an id: ids travel as text.
+// Rows on the way in. Instants travel as JSON writes them, whatever the database's DateStyle. A driver may be told to parse bigint into a number, which cannot hold an id: ids travel as text.
 
 function text(row: Row | undefined, column: string): string {
   const value = row?.[column];

@@ -14,7 +14,7 @@
 import { type Answer, isAnswer } from "./answers.ts";
 import { type Clock, wait, within } from "./clock.ts";
 import type { AnyJobDefinition, HandlerContext, QueryResult } from "./define.ts";
-import { parseDuration } from "./duration.ts";
+import { parseDuration, show } from "./duration.ts";
 import { isStorableInstant, jobRequest, type When } from "./enqueue.ts";
 import { describeError, JobError, PgclaimError, toError, UsageError } from "./errors.ts";
 import type { Session } from "./gateway.ts";
@@ -22,7 +22,7 @@ import { cancelGraceMs, type Limits } from "./limits.ts";
 import type { Claim, Grant, JobId, JobRequest, Outcome } from "./model.ts";
 import { validate } from "./standard_schema.ts";
 import { storableText } from "./storable.ts";
-import { transactionControl } from "./tx_control.ts";
+import { isCopyIn, transactionControl } from "./tx_control.ts";
 
 export interface RunRequest {
   readonly grants: readonly Grant[];
@@ -389,6 +389,14 @@ class Runner {
     this.unsettled = null;
     if (this.ended) return;
     const keeps = outcome.type === "done" || outcome.type === "snoozed";
+    if (this.#inFlight.size > 0) {
+      // A query it has not waited for is part of its turn, within its timeout; one whose turn is undone is not worth waiting.
+      if (keeps) {
+        void Promise.allSettled([...this.#inFlight]).then(() => this.#end(outcome));
+        return;
+      }
+      this.cancelled = this.#cancelQuery();
+    }
     this.outcome =
       keeps && this.#awaitingTurn > 0
         ? this.failed(
@@ -519,6 +527,18 @@ class Runner {
 
   async #query<Row>(text: string, values: readonly unknown[] = []): Promise<QueryResult<Row>> {
     this.#assertOpen();
+    if (typeof text !== "string") {
+      throw new JobError(
+        "PGCLAIM_TX_CONTROL",
+        `job "${this.grant.kind}": tx.query() got ${show(text)}; expected one statement as text, and its values beside it.`,
+      );
+    }
+    if (isCopyIn(text)) {
+      throw new JobError(
+        "PGCLAIM_TX_CONTROL",
+        `job "${this.grant.kind}": tx.query() got COPY ... FROM STDIN, for which it has no way to send the rows; use insert ... select from unnest($1).`,
+      );
+    }
     const command = transactionControl(text);
     if (command !== null) {
       throw new JobError(
@@ -549,7 +569,9 @@ class Runner {
   #cancelQuery(): Promise<unknown> {
     const { cancelQuery, clock, limits } = this.#request;
     const over = Promise.allSettled([...this.#inFlight]).then(() => wait(clock, cancelGraceMs));
-    return within(clock, limits.messageMs, Promise.race([cancelQuery(this.grant), over]));
+    // No longer than finish has: what is waited for here is taken from it.
+    const limitMs = Math.min(limits.messageMs, limits.reserveMs);
+    return within(clock, limitMs, Promise.race([cancelQuery(this.grant), over]));
   }
 
   #awaitTurn(): Promise<void> {
@@ -598,8 +620,9 @@ function quiet<T>(promise: Promise<T>): Promise<T> {
 function describeThrown(thrown: unknown): { readonly code: string; readonly said: string } {
   try {
     const error = toError(thrown);
-    const code = error instanceof PgclaimError ? error.code : "PGCLAIM_HANDLER_THREW";
-    return { code, said: `${error.stack ?? error.message}` };
+    // Where ours was thrown is no news to anybody; where the handler's was, is what people look for.
+    if (error instanceof PgclaimError) return { code: error.code, said: error.message };
+    return { code: "PGCLAIM_HANDLER_THREW", said: `${error.stack ?? error.message}` };
   } catch {
     return { code: "PGCLAIM_HANDLER_THREW", said: "The handler threw a value that cannot be read." };
   }

@@ -115,7 +115,7 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
     notes.runMs = result.runMs;
     notes.turn = result.turn;
     failure = result.failure;
-    for (const handler of result.unsettled) trackUnsettled(handler);
+    for (const handler of result.unsettled) trackUnsettled(handler, clock.now() + context.limits.unsettledMs);
   } else {
     // Nobody knows which numbers are on record, so all of them are burned.
     for (const { jobId } of startable) ends.set(jobId, { type: "released", why: "burned" });

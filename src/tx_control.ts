@@ -9,6 +9,11 @@ export function transactionControl(statement: string): string | null {
   return match?.[1] === undefined ? null : match[1].toUpperCase();
 }
 
+/** Whether a statement waits for rows from the client, which a query has no way to send: the session would hang. */
+export function isCopyIn(statement: string): boolean {
+  return /^copy\b/i.test(firstWords(statement)) && /\bfrom\s+stdin\b/i.test(statement);
+}
+
 /** The words a statement begins with, one blank between them. */
 function firstWords(statement: string): string {
   const words: string[] = [];

@@ -15,6 +15,7 @@ const levels: Record<string, number> = {
   "src/standard_schema.ts": 0,
   "src/latch.ts": 0,
   "src/tx_control.ts": 0,
+  "src/workerd_socket.ts": 0,
   "src/cron.ts": 0,
   "src/database.ts": 1,
   "src/duration.ts": 1,

@@ -1,7 +1,8 @@
 -- Tries to hold every lock of each candidate, without waiting, up to a batch.
 -- Argument: {"queues": [text], "kinds": [text] (handled here and fitting the time left), "unfit": [text] (handled here,
 --           not fitting), "revision": integer, "batch": integer, "quarantined": boolean, "tickSlots": integer | null,
---           "maxCandidates": integer, "maxSkips": integer, "reserveMs": integer (a job that waits longer for its names may
+--           "maxCandidates": integer, "maxSkips": integer, "maxBytes": integer (of payloads; the first job always fits),
+--           "reserveMs": integer (a job that waits longer for its names may
 --           reserve them, see reserve_v1)}
 -- Rows:     claims (skip null): attempt is the number to fence, after the claims of this tick that must have ended before
 --           this one starts, behind the one of those that must have ended done, missed whether its deadline has passed
@@ -70,6 +71,9 @@ declare
   f record;
   candidates refcursor;
   enough boolean := false;
+  max_bytes bigint := (request ->> 'maxBytes')::bigint;
+  bytes bigint := 0;
+  size bigint;
   previous bigint;
   previous_place bigint;
   paused text[] := array(select q.name from pgclaim.queue q where q.paused_at is not null);
@@ -196,20 +200,24 @@ begin
                   coalesce((select max(a.n) from pgclaim.attempt a where a.job_id = j.id and a.n > j.attempt), 0)
                 ) + 1,
                 j.deadline_at < clock_timestamp() and j.when_missed = 'dead',
-                j.deadline_at < clock_timestamp() + timeouts[at_kind] * interval '1 millisecond'
-              into skip, attempt, missed, at_risk
+                j.deadline_at < clock_timestamp() + timeouts[at_kind] * interval '1 millisecond',
+                -- A small one is not worth looking at; a large one is compressed, and travels as text.
+                case when pg_column_size(j.payload) <= 2000 then 2000 else octet_length(j.payload::text) end
+              into skip, attempt, missed, at_risk, size
               from pgclaim.job j
               where j.id = f.id;
               if not found then
                 skip := 'stale';
               end if;
+              enough := skip is null and claimed > 0 and bytes + size > max_bytes;
             end if;
-            if skip is not null then
+            if skip is not null or enough then
               raise exception sqlstate 'PC0SK';
             end if;
           exception when sqlstate 'PC0SK' then
             null;
           end;
+          exit line when enough;
           if class = 'shared' then
             class := 'lock';
             shared_by_others := shared_by_others || lock_name;
@@ -232,6 +240,7 @@ begin
           held_keys := held_keys || took.keys;
           held_shared := held_shared || took.shared;
           held_by := held_by || array_fill(f.id, array[cardinality(took.keys)]);
+          bytes := bytes + size;
           after := took.after;
           behind := previous;
           claimed := claimed + 1;

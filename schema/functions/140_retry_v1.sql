@@ -49,7 +49,10 @@ declare
 begin
   select o.kind, o.gate into job_kind, gate from pgclaim.job o where o.id = job_id;
   if not found then
-    answer := jsonb_build_object('type', 'not-found');
+    select jsonb_build_object('type', 'not-dead', 'state', h.outcome) into answer
+    from pgclaim.history h
+    where h.job_id = lock_for_operator.job_id;
+    answer := coalesce(answer, jsonb_build_object('type', 'not-found'));
     return;
   end if;
   if not pgclaim.try_job_lock(job_kind, job_id) then

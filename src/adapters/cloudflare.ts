@@ -2,13 +2,12 @@
 // that no version of the platform's types is forced on anybody.
 
 import type { ExecutionContext, Hono } from "hono";
-import { type Claimer, createClaimer } from "../claimer.ts";
-import type { Database } from "../database.ts";
+import type { Claimer } from "../claimer.ts";
 import { createApp } from "../http/app.ts";
 import { answerError, cronError, deploymentFault, errorOf } from "../http/respond.ts";
 import type { InvocationReport, Trigger } from "../model.ts";
 import { consoleLog, type Log } from "../report.ts";
-import { type DeploymentOptions, databaseOf, secretsOf } from "./environment.ts";
+import { type DeploymentOptions, lazyClaimer, secretsOf } from "./environment.ts";
 
 /** What a Worker's own routes are given. */
 export interface AppTools<Env extends object> {
@@ -105,12 +104,7 @@ interface Deployment<Env extends object> {
 }
 
 function deploy<Env extends object>({ app: addRoutes, ...options }: WorkerOptions<Env>, env: Env): Deployment<Env> {
-  let made: Claimer | undefined;
-  // Made at its first use: a request that is refused before needs none.
-  const claimer = () => {
-    made ??= createClaimer({ ...options, database: options.database ?? droppable(databaseOf(env, secretCommand)) });
-    return made;
-  };
+  const claimer = lazyClaimer(options, env, secretCommand);
   const log = options.log ?? consoleLog;
   const app = createApp<Env>({
     claimer,
@@ -125,112 +119,4 @@ function deploy<Env extends object>({ app: addRoutes, ...options }: WorkerOption
 function cronTrigger({ cron, scheduledTime }: CronEvent): Trigger {
   const scheduledAt = new Date(scheduledTime);
   return { type: "cron", cron, scheduledAt: Number.isNaN(scheduledAt.getTime()) ? null : scheduledAt };
-}
-
-/** The driver's client, as far as its socket goes. */
-interface NeonClient {
-  readonly neonConfig: { webSocketConstructor: unknown };
-}
-
-/**
- * The same database, but a session's socket can be dropped.
- *
- * workerd ends an invocation only when each WebSocket of it has heard the other side's close frame. From a proxy that is
- * gone without a word none comes, and scheduled() would hang until the platform's limit, 15 minutes.
- */
-function droppable(database: Database): Database {
-  return {
-    ...database,
-    open() {
-      const { client, destroy } = database.open();
-      const sockets = new Set<DroppableSocket>();
-      (client as unknown as NeonClient).neonConfig.webSocketConstructor = class extends DroppableSocket {
-        constructor(url: string) {
-          super(url);
-          sockets.add(this);
-        }
-      };
-      return {
-        client,
-        destroy() {
-          destroy();
-          for (const socket of sockets) socket.drop();
-        },
-      };
-    },
-  };
-}
-
-/** workerd's WebSocket, as the answer to an upgrade carries it. */
-interface UpgradedSocket {
-  binaryType: string;
-  accept(): void;
-  send(data: Uint8Array): void;
-  close(): void;
-  addEventListener(type: SocketEvent, listener: (event: unknown) => void): void;
-}
-
-type SocketEvent = "open" | "message" | "close" | "error";
-
-/**
- * What the driver needs of a WebSocket, opened by a fetch: aborting that fetch drops the connection at once, for which
- * `new WebSocket()` has no handle.
- */
-class DroppableSocket {
-  /** Set by the driver to what is set below anyway. */
-  binaryType = "arraybuffer";
-  readonly #upgrade = new AbortController();
-  readonly #listeners: { readonly type: SocketEvent; readonly listener: (event: unknown) => void }[] = [];
-  #socket: UpgradedSocket | null = null;
-  #closed = false;
-
-  constructor(url: string) {
-    this.#open(url).catch((error: unknown) => {
-      if (!this.#closed) this.#emit("error", error);
-    });
-  }
-
-  addEventListener(type: SocketEvent, listener: (event: unknown) => void): void {
-    this.#listeners.push({ type, listener });
-  }
-
-  /** The driver sends its goodbye a moment after it has closed, where workerd's own socket would throw. */
-  send(data: Uint8Array): void {
-    if (!this.#closed) this.#socket?.send(data);
-  }
-
-  close(): void {
-    if (this.#closed) return;
-    this.#closed = true;
-    if (this.#socket === null) this.drop();
-    else this.#socket.close();
-  }
-
-  drop(): void {
-    this.#closed = true;
-    this.#upgrade.abort();
-  }
-
-  async #open(url: string): Promise<void> {
-    const response = await fetch(url.replace(/^ws/, "http"), {
-      headers: { upgrade: "websocket" },
-      signal: this.#upgrade.signal,
-    });
-    const { webSocket: socket } = response as { readonly webSocket?: UpgradedSocket | null };
-    if (socket == null) {
-      await response.body?.cancel();
-      throw new Error(`the proxy answered ${response.status} instead of a WebSocket`);
-    }
-    this.#socket = socket;
-    socket.binaryType = this.binaryType;
-    for (const type of ["message", "close", "error"] as const) {
-      socket.addEventListener(type, (event) => this.#emit(type, event));
-    }
-    socket.accept();
-    this.#emit("open", null);
-  }
-
-  #emit(type: SocketEvent, event: unknown): void {
-    for (const { type: wanted, listener } of this.#listeners) if (wanted === type) listener(event);
-  }
 }

@@ -146,6 +146,8 @@ export interface WireFault {
 /** A transport whose every message can be broken. */
 export interface Wire {
   readonly transport: TransportName;
+  /** Connection string whose traffic can be broken; over neon the bridge is what breaks it. */
+  readonly url: string;
   readonly database: Database;
   /** Breaks the session at the message with this text. */
   breakSession(fault: WireFault): { readonly fired: Promise<void> };
@@ -156,14 +158,15 @@ export interface Wire {
 
 export async function wire(world: World, transport: TransportName): Promise<Wire> {
   const { hostname, port } = new URL(world.url);
-  const common = (database: Database): Pick<Wire, "transport" | "database" | "claimer"> => ({
+  const common = (url: string, database: Database): Pick<Wire, "transport" | "url" | "database" | "claimer"> => ({
     transport,
+    url,
     database,
     claimer: (options) => createClaimer({ log: (entry) => world.log.push(entry), limits: quick, ...options, database }),
   });
   if (transport === "neon") {
     return {
-      ...common(world.database("neon")),
+      ...common(world.url, world.database("neon")),
       breakSession: ({ how, ...fault }) =>
         world.bridge.breakSession({ ...fault, how: how === "reset" ? "tcp-reset" : how }),
       breakOneShot: ({ how, ...fault }) =>
@@ -176,7 +179,7 @@ export async function wire(world: World, transport: TransportName): Promise<Wire
   url.hostname = "127.0.0.1";
   url.port = String(proxy.port);
   const arm = (fault: TcpFault) => proxy.break(fault);
-  return { ...common(pgDatabase(url.toString())), breakSession: arm, breakOneShot: arm };
+  return { ...common(url.toString(), pgDatabase(url.toString())), breakSession: arm, breakOneShot: arm };
 }
 
 /** The pid of each backend of this database that is inside a claiming transaction. */

@@ -1,6 +1,8 @@
 // Once for the whole run: a Postgres (embedded, or DATABASE_URL), and a template database with the schema in it. Every
 // test copies the template, so no test sees another's jobs, and advisory locks, which are per database, do not meet.
 
+import { execFileSync } from "node:child_process";
+import { fileURLToPath } from "node:url";
 import pg from "pg";
 import type { TestProject } from "vitest/node";
 import { resolveDatabase } from "../../scripts/world/postgres.ts";
@@ -16,6 +18,13 @@ declare module "vitest" {
 }
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
+  // Whatever imports "pgclaim" by name meets what src/ is now, not what it was at the last build.
+  const root = fileURLToPath(new URL("../../", import.meta.url));
+  execFileSync(process.execPath, ["node_modules/typescript/bin/tsc", "-p", "tsconfig.build.json"], {
+    cwd: root,
+    stdio: "inherit",
+  });
+
   // Another major version than the embedded one, from the system's packages: PGCLAIM_TEST_POSTGRES=15.
   const major = Number(process.env.PGCLAIM_TEST_POSTGRES ?? 0);
   const server = await resolveDatabase(major === 0 ? {} : { major });

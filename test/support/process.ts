@@ -16,9 +16,9 @@ export interface Runner {
   kill(): void;
 }
 
-export function startRunner(world: World, transport: TransportName, { batch = 25 } = {}): Runner {
+export function startRunner(world: World, transport: TransportName, { batch = 25, url = world.url } = {}): Runner {
   const argument: RunnerArguments = {
-    url: world.url,
+    url,
     transport,
     bridge: `127.0.0.1:${world.bridge.port}`,
     batch,

@@ -64,6 +64,8 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
     let up: Promise<unknown> | null = null;
     let cut: Armed | null = null;
     let held: Buffer[] | null = null;
+    /** Whose answer is being held: it has struck when Postgres has answered. */
+    let waiting: Armed | null = null;
 
     function breakNow(how: TcpBreak): void {
       if (how === "black-hole") {
@@ -82,7 +84,7 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
         if (typeof how === "string") {
           cut = struck;
         } else {
-          struck.fired.open();
+          waiting = struck;
           held = [];
           void Promise.allSettled([how.hold]).then(() => {
             for (const answer of held ?? []) client.write(answer);
@@ -125,6 +127,10 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
         return;
       }
       if (blackHole) return;
+      if (waiting !== null && bytes.includes(readyForQuery)) {
+        waiting.fired.open();
+        waiting = null;
+      }
       if (held !== null) held.push(bytes);
       else if (!client.destroyed) client.write(bytes);
     });

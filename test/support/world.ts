@@ -22,6 +22,8 @@ export interface World {
   readonly log: LogEntry[];
   database(name: TransportName): Database;
   claimer(name: TransportName, options: Omit<ClaimerOptions, "database">): Claimer;
+  /** The same database under another connection string: another role. */
+  as(url: string): Pick<World, "database" | "claimer">;
   /** One more connection, closed with the test. */
   connect(): Promise<pg.Client>;
   rows<Row = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<Row[]>;
@@ -61,6 +63,21 @@ export async function setup(): Promise<World> {
   });
   const rows = async <Row>(text: string, values: readonly unknown[] = []) =>
     (await sql.query(text, [...values])).rows as Row[];
+  const under = (address: string): Pick<World, "database" | "claimer"> => {
+    const database = (transport: TransportName): Database =>
+      transport === "pg"
+        ? pgDatabase(address)
+        : neonDatabase(address, {
+            localBridge: `127.0.0.1:${bridge.port}`,
+            // The embedded server takes cleartext, as Neon's proxy does; another one may want SCRAM.
+            ...(process.env.DATABASE_URL === undefined ? {} : { pipelineConnect: false as const }),
+          });
+    return {
+      database,
+      claimer: (transport, options) =>
+        createClaimer({ log: (entry) => log.push(entry), ...options, database: database(transport) }),
+    };
+  };
   const world: World = {
     url,
     sql,
@@ -79,16 +96,8 @@ export async function setup(): Promise<World> {
           "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())",
         ),
       ),
-    database: (transport) =>
-      transport === "pg"
-        ? pgDatabase(url)
-        : neonDatabase(url, {
-            localBridge: `127.0.0.1:${bridge.port}`,
-            // The embedded server takes cleartext, as Neon's proxy does; another one may want SCRAM.
-            ...(process.env.DATABASE_URL === undefined ? {} : { pipelineConnect: false as const }),
-          }),
-    claimer: (transport, options) =>
-      createClaimer({ log: (entry) => log.push(entry), ...options, database: world.database(transport) }),
+    ...under(url),
+    as: under,
   };
   return world;
 }

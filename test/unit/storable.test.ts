@@ -20,7 +20,7 @@ describe("assertStorable", () => {
   });
 
   const cycle: Record<string, unknown> = {};
-  cycle["deep"] = { self: cycle };
+  cycle.deep = { self: cycle };
   it.each([
     ["NUL in text", { a: [{ b: "x\0y" }] }, "payload.a[0].b"],
     ["NUL in a key", { "k\0": 1 }, "payload"],

@@ -51,7 +51,7 @@ export function settlesDespite(failures: readonly Failure[]): void {
         expect(report.error?.code).toMatch(failure.code);
         expect(report.error?.message).not.toBe("");
       }
-      // Whatever is no line of ours is a runtime's complaint: an unhandled rejection, a send on a closed socket.
+      // An error in a timer would have made the outcome an exception; a rejection that nobody handles is logged.
       expect(worker.log.filter(({ event }) => event === "text")).toEqual([]);
 
       lab.bridge.clearFaults();

@@ -324,14 +324,14 @@ describe.each(transports)("enqueue over %s", (transport) => {
     });
     const claimer = world.claimer(transport, { jobs: [job] });
     await invoke(claimer);
-    for (const payload of ['{"n": "one"}', '"text"', "null", '{"n": 2}'])
+    for (const payload of ['{"n": "x-marks-it"}', '"text"', "null", '{"n": 2}'])
       await world.sql.query("select pgclaim.enqueue('plain', $1::jsonb)", [payload]);
     const tick = workTick(await invoke(claimer));
     const invalid = "dead:PGCLAIM_STORED_PAYLOAD_INVALID";
     expect(results(tick)).toEqual([invalid, invalid, invalid, "done"]);
     expect(seen).toEqual([2]);
     expect(await world.value("select last_error from pgclaim.job order by id limit 1")).toMatch(/payload\.n/);
-    expect(await world.value("select string_agg(last_error, '') from pgclaim.job")).not.toContain("one");
+    expect(await world.value("select string_agg(last_error, '') from pgclaim.job")).not.toContain("x-marks-it");
   });
 
   it("gives a handler what its schema makes of the stored payload, once", async () => {

@@ -81,8 +81,7 @@ describe.each(transports)("a timeout over %s", (transport) => {
     const tick = workTick(await invoke(claimer, { within: 5_000 }));
     expect(results(tick)).toEqual(["done", timedOut, "done", "done"]);
     // Cancelled, not run into statement_timeout, which is a second longer.
-    expect(tick.runMs).toBeLessThan(1_400);
-    expect(await ended.promise).toMatchObject({ code: "57014" });
+    expect(await ended.promise).toMatchObject({ code: "57014", message: expect.stringContaining("user request") });
     expect(await effects(world)).toEqual([1, 3, 4]);
   });
 
@@ -331,7 +330,7 @@ describe.each(transports)("the budget over %s", (transport) => {
     const job = defineJob({
       kind: "long",
       payload: numbered,
-      timeout: "900ms",
+      timeout: "1500ms",
       async run({ payload: { n }, tx, signal }) {
         started.push(n);
         if (n > 2) {
@@ -354,11 +353,11 @@ describe.each(transports)("the budget over %s", (transport) => {
       job,
       upTo(8).map((n) => ({ n })),
     );
-    const report = await invoke(claimer, { budget: "2200ms", within: 3_000 });
+    const report = await invoke(claimer, { budget: "3800ms", within: 6_000 });
     expect(report.ended).toBe("budget");
     const tick = workTick(report);
     expect(tick.fate).toBe("committed");
-    // 1 and 2 hand their slots on, 3 and 4 run into their timeout, and 900 ms are not left for the rest.
+    // 1 and 2 hand their slots on, 3 and 4 run into their timeout, and 1,500 ms are not left for the rest.
     expect(started).toEqual([1, 2, 3, 4]);
     expect(aborted).toEqual([3, 4]);
     expect(results(tick)).toEqual(["done", "done", timedOut, timedOut, "released", "released", "released", "released"]);
@@ -376,11 +375,11 @@ describe.each(transports)("the budget over %s", (transport) => {
     const job = defineJob({
       kind: "slow_turn",
       payload: numbered,
-      timeout: "900ms",
+      timeout: "1500ms",
       async run({ payload: { n }, tx, signal }) {
         signal.addEventListener("abort", () => reasons.push(signal.reason), { once: true });
         await effect(tx, n);
-        await tx.query("select pg_sleep(0.4)");
+        await tx.query("select pg_sleep(0.8)");
       },
     });
     const claimer = world.claimer(transport, { jobs: [job], limits: { reserve: "1s" } });
@@ -388,7 +387,7 @@ describe.each(transports)("the budget over %s", (transport) => {
       job,
       upTo(6).map((n) => ({ n })),
     );
-    const report = await invoke(claimer, { budget: "2200ms", within: 3_500 });
+    const report = await invoke(claimer, { budget: "3800ms", within: 6_000 });
     const tick = workTick(report);
     expect(tick.fate).toBe("committed");
     const finished = tick.jobs.flatMap(({ result }, i) => (result === "done" ? [i + 1] : []));
