@@ -340,7 +340,7 @@ describe("a candidate that changed between the scan and the lock", () => {
   it("would be handed out again without the re-read", async () => {
     const world = await install();
     await hookedClaim(world, "pgclaim.claim_naive", [
-      ["if skip is not null then\n              raise", "if false then\n              raise"],
+      ["if skip is not null or enough then\n              raise", "if false then\n              raise"],
       ["when is_due is distinct from true then 'stale'", "when false then 'stale'"],
     ]);
     const id = await enqueueOne(world.sql);
