@@ -227,7 +227,7 @@ describe.each(transports)("an operator over %s", (transport) => {
     expect(await claimer.job("1")).toMatchObject({ state: "ready", failures: 0, attempt: 1, deadReason: null });
     expect(await claimer.discard("2")).toEqual({ type: "discarded" });
     expect(await claimer.job("2")).toMatchObject({ state: "discarded" });
-    expect(await claimer.discard("2")).toEqual({ type: "not-found" });
+    expect(await claimer.discard("2")).toEqual({ type: "not-dead", state: "discarded" });
     expect(await claimer.retry("77")).toEqual({ type: "not-found" });
     broken = false;
     expect(await invoke(claimer)).toMatchObject({ done: 1 });

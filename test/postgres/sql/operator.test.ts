@@ -38,12 +38,12 @@ async function dead(world: Installation): Promise<string> {
 }
 
 describe.each(verbs)("%s", (verb) => {
-  it("finds nothing where there is nothing, or where the job is in history already", async () => {
+  it("finds nothing where there is nothing, and says of a job in history how it ended", async () => {
     const world = await install();
     expect(await ask(world.sql, verb, "4711")).toEqual({ type: "not-found" });
     const id = await enqueueOne(world.sql);
     await runTick(world);
-    expect(await ask(world.sql, verb, id)).toEqual({ type: "not-found" });
+    expect(await ask(world.sql, verb, id)).toEqual({ type: "not-dead", state: "done" });
   });
 
   it("leaves a job alone that is not dead, and says how it stands", async () => {
@@ -91,9 +91,7 @@ describe.each(verbs)("%s", (verb) => {
     expect(first?.type).toBe(verb === "retry_v1" ? "retried" : "discarded");
     expect(await ask(two, verb, id)).toEqual({ type: "busy" });
     await one.query("commit");
-    expect(await ask(two, verb, id)).toEqual(
-      verb === "retry_v1" ? { type: "not-dead", state: "ready" } : { type: "not-found" },
-    );
+    expect(await ask(two, verb, id)).toEqual({ type: "not-dead", state: verb === "retry_v1" ? "ready" : "discarded" });
   });
 });
 
