@@ -12,7 +12,9 @@ const template = { payload: keyed, uniqueKey: "{key}", onConflict: "replace" } a
 const job = defineJob({ kind: "a", ...template, orderingKey: "{account}" }).handle(({ payload }) =>
   payload.value === 13 ? deadLetter("no") : undefined,
 );
-const schedules = [defineSchedule({ name: "s", cron: "* * * * *", job, payload: { key: "scheduled" } })];
+const schedules = [defineSchedule({ name: "s", cron: "* * * * *", job, payload: { key: "scheduled", account: "s" } })];
+
+const of = (key: string) => ({ key, account: "a" });
 
 let roles = 0;
 
@@ -44,7 +46,7 @@ describe("grant_v1", () => {
     const world = await keyedWorld([job]);
     const runner = claimerOf(await as(world, "run"));
     await runner.register();
-    expect(await runner.enqueueMany(job, [{ key: "k" }, { key: "l" }, { key: "k", value: 2 }])).toMatchObject([
+    expect(await runner.enqueueMany(job, [of("k"), of("l"), { ...of("k"), value: 2 }])).toMatchObject([
       { type: "enqueued" },
       { type: "enqueued" },
       { type: "replaced" },
@@ -85,7 +87,7 @@ describe("grant_v1", () => {
   it("operate: discards and cancels what has a key, pauses and resumes queues and schedules", async () => {
     const world = await keyedWorld([job], { schedules });
     const operator = claimerOf(await as(world, "operate"));
-    const dead = await world.claimer.enqueue(job, { key: "dead", value: 13 });
+    const dead = await world.claimer.enqueue(job, { ...of("dead"), value: 13 });
     await invoke(world.claimer);
     const waiting = await world.claimer.enqueue(job, { key: "waiting", account: "b" });
     expect(Object.keys(await keys(world))).toEqual(["dead", "waiting"]);
@@ -95,7 +97,7 @@ describe("grant_v1", () => {
     expect([await operator.pauseQueue("default"), await operator.resumeQueue("default")]).toEqual([true, true]);
     expect([await operator.pauseSchedule("s"), await operator.resumeSchedule("s")]).toEqual([true, true]);
     expect(await operator.schedules()).toMatchObject([{ name: "s", pausedAt: null }]);
-    await expect(operator.enqueue(job, { key: "k" })).rejects.toMatchObject({ code: "PGCLAIM_PERMISSION_DENIED" });
+    await expect(operator.enqueue(job, of("k"))).rejects.toMatchObject({ code: "PGCLAIM_PERMISSION_DENIED" });
     expect(await wake(world.sql)).toMatchObject({ faults: [] });
   });
 });
