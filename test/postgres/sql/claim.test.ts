@@ -289,15 +289,15 @@ describe("an alone kind", () => {
   });
 });
 
-/** A copy of claim that stops at a lock of the test's between reading a candidate and trying its lock. */
+/** A copy of claim that stops at a lock of the test's between reading a candidate and trying its locks. */
 async function hookedClaim(world: Installation, name: string, changes: [string, string][] = []): Promise<void> {
   await alter(
     world.sql,
     CLAIM,
     [
       [
-        "key := pgclaim.job_key(spaces[place], c.id);",
-        "key := pgclaim.job_key(spaces[place], c.id); perform pg_advisory_lock(4711); perform pg_advisory_unlock(4711);",
+        "took := pgclaim.take_locks(",
+        "perform pg_advisory_lock(4711); perform pg_advisory_unlock(4711); took := pgclaim.take_locks(",
       ],
       ...changes,
     ],
@@ -340,8 +340,10 @@ describe("a candidate that changed between the scan and the lock", () => {
   it("would be handed out again without the re-read", async () => {
     const world = await install();
     await hookedClaim(world, "pgclaim.claim_naive", [
-      ["if skip is not null or enough then\n              raise", "if false then\n              raise"],
-      ["when is_due is distinct from true then 'stale'", "when false then 'stale'"],
+      [
+        "if skip is null then\n              select\n",
+        "attempt := f.attempt + 1;\n            if false then\n              select\n",
+      ],
     ]);
     const id = await enqueueOne(world.sql);
     const late = await claimWith(world, "pgclaim.claim_naive", finishIt(world));

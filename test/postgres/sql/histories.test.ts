@@ -157,7 +157,12 @@ describe("a job with an open attempt", () => {
     await alter(
       world.sql,
       "pgclaim.claim_v1(jsonb)",
-      [["when is_open then 'open-attempt'", "when false then 'open-attempt'"]],
+      [
+        [
+          "when exists (select from pgclaim.attempt o where o.job_id = j.id and o.outcome is null) then 'open-attempt'",
+          "when false then 'open-attempt'",
+        ],
+      ],
       "pgclaim.claim_careless",
     );
     await crash(world);

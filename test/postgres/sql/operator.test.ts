@@ -43,7 +43,9 @@ describe.each(verbs)("%s", (verb) => {
     expect(await ask(world.sql, verb, "4711")).toEqual({ type: "not-found" });
     const id = await enqueueOne(world.sql);
     await runTick(world);
+    const before = await history(world.sql);
     expect(await ask(world.sql, verb, id)).toEqual({ type: "not-dead", state: "done" });
+    expect(await history(world.sql)).toEqual(before);
   });
 
   it("leaves a job alone that is not dead, and says how it stands", async () => {
@@ -102,7 +104,7 @@ describe("retry", () => {
     await runTick(world, {}, "failed");
     await runTick(world, {}, "failed");
     expect(await job(world.sql, id)).toMatchObject({ state: "dead", failures: 2, dead_reason: "attempts" });
-    expect(await ask(world.sql, "retry_v1", id)).toEqual({ type: "retried", state: "ready" });
+    expect(await ask(world.sql, "retry_v1", id)).toEqual({ type: "retried" });
     const row = await job(world.sql, id);
     expect(row).toMatchObject({ state: "ready", failures: 0, attempt: 2, crash_base: 2, dead_reason: null });
     expect(Number(row.rank) - Number(row.run_at)).toBeGreaterThanOrEqual(59_999);
@@ -117,15 +119,15 @@ describe("retry", () => {
     const world = await install([{ name: "a", maxCrashes: 1 }]);
     const normal = await dead(world);
     await ask(world.sql, "retry_v1", normal);
-    expect((await job(world.sql, normal)).suspect).toBe(false);
+    expect(await job(world.sql, normal)).toMatchObject({ state: "ready", suspect: false });
     await runTick(world);
     const killer = await enqueueOne(world.sql);
     await crash(world);
     await reap(world.sql);
     await crash(world, { quarantined: true });
     await reap(world.sql);
-    expect(await ask(world.sql, "retry_v1", killer)).toEqual({ type: "retried", state: "ready" });
-    expect((await job(world.sql, killer)).suspect).toBe(true);
+    expect(await ask(world.sql, "retry_v1", killer)).toEqual({ type: "retried" });
+    expect(await job(world.sql, killer)).toMatchObject({ state: "ready", suspect: true });
     expect((await claimer(world)).jobs).toEqual([]);
     expect(await runTick(world, { quarantined: true })).toEqual([{ id: killer, n: 3 }]);
   });

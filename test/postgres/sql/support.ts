@@ -70,6 +70,9 @@ export interface ClaimOptions {
   readonly quarantined?: boolean;
   readonly maxCandidates?: number;
   readonly maxSkips?: number;
+  readonly tickSlots?: number | null;
+  readonly reserveMs?: number;
+  readonly maxBytes?: number;
 }
 
 /** A claiming session: its backend, its tick and what it holds. */
@@ -175,6 +178,9 @@ export async function claim(client: Db, options: ClaimOptions = {}, fn = "pgclai
     quarantined: false,
     maxCandidates: 10_000,
     maxSkips: 100,
+    tickSlots: null,
+    reserveMs: 30_000,
+    maxBytes: 1_000_000_000,
     ...options,
   });
   const { rows } = await client.query<{
@@ -271,6 +277,7 @@ export async function settle(
     readonly mark?: boolean;
     readonly turn?: string | null;
     readonly quarantined?: boolean;
+    readonly interruptedLimit?: number;
   },
 ): Promise<"committed" | "lost"> {
   const { rows } = await db.query<{ fate: "committed" | "lost" }>("select pgclaim.settle_v1($1) as fate", [
@@ -296,6 +303,14 @@ export interface Wake {
   readonly promoted: number;
   readonly pruned: number;
   readonly faults: readonly { readonly step: string; readonly sqlstate: string }[];
+  /** Due ones, of the definitions the caller has. */
+  readonly schedules: readonly {
+    readonly name: string;
+    readonly definition: string;
+    readonly nextAt: string;
+    readonly fresh: boolean;
+  }[];
+  readonly now: string;
 }
 
 export async function wake(db: Db, request: Record<string, unknown> = {}): Promise<Wake> {
@@ -305,6 +320,8 @@ export async function wake(db: Db, request: Record<string, unknown> = {}): Promi
       queues: ["default"],
       reapSlice: 200,
       dueSlice: 500,
+      gateSlice: 500,
+      cancelSlice: 500,
       pruneSlice: 500,
       historyMs: null,
       ...request,

@@ -36,6 +36,8 @@ const IDLE: Wake = {
   promoted: 0,
   pruned: 0,
   faults: [],
+  schedules: [],
+  now: expect.any(String),
 };
 
 const later = (world: Installation, id: string, when: string) =>
@@ -61,6 +63,15 @@ describe("wake", () => {
     expect((await client.query("select pg_current_xact_id_if_assigned() as xid")).rows).toEqual([{ xid: null }]);
     await client.query("commit");
     expect(before).toEqual(expect.any(String));
+  });
+
+  it("tells the database's own time, which the occurrences of schedules are computed from", async () => {
+    const world = await install();
+    const before = await world.value<Date>("select clock_timestamp()");
+    const { now } = await wake(world.sql);
+    const after = await world.value<Date>("select clock_timestamp()");
+    expect(Date.parse(now)).toBeGreaterThanOrEqual(Number(before));
+    expect(Date.parse(now)).toBeLessThanOrEqual(Number(after));
   });
 
   it("knows the revision of a digest it has seen", async () => {
@@ -243,15 +254,54 @@ describe("housekeeping that fails", () => {
     });
   });
 
-  it("in all three at once still answers that work is ready", async () => {
+  it("in taking out what was cancelled is named, and the rest goes on", async () => {
+    const { world, dead, due } = await dueAndDead();
+    await world.sql.query("insert into pgclaim.cancel_request (job_id) values ($1)", [due]);
+    await world.sql.query(raise("job", "delete"));
+    expect(await wake(world.sql)).toEqual({
+      ...IDLE,
+      ready: true,
+      suspects: true,
+      crashed: 1,
+      promoted: 1,
+      faults: [{ step: "cancel", sqlstate: "58030" }],
+    });
+    expect((await job(world.sql, due)).state).toBe("ready");
+    expect(await outcomes(world.sql, dead)).toEqual(["crashed"]);
+  });
+
+  it("in looking at gates again is named, and the rest goes on", async () => {
+    const { world, dead, due } = await dueAndDead();
+    await world.sql.query("insert into pgclaim.recheck (gate) values ('order:x')");
+    await world.sql.query(raise("recheck", "delete"));
+    expect(await wake(world.sql)).toEqual({
+      ...IDLE,
+      ready: true,
+      suspects: true,
+      crashed: 1,
+      promoted: 1,
+      faults: [{ step: "recheck", sqlstate: "58030" }],
+    });
+    expect((await job(world.sql, due)).state).toBe("ready");
+    expect(await outcomes(world.sql, dead)).toEqual(["crashed"]);
+    expect(await world.value("select count(*)::integer from pgclaim.recheck")).toBe(1);
+  });
+
+  it("in every step at once still answers that work is ready", async () => {
     const { world } = await dueAndDead();
-    for (const step of ["reap(integer)", "promote_due(integer)", "prune(integer,bigint)"]) {
+    for (const step of [
+      "reap(integer)",
+      "promote_due(integer)",
+      "cancel_requested(integer)",
+      "prune(integer,bigint)",
+      "recheck_gates(integer)",
+    ]) {
       await alter(world.sql, `pgclaim.${step}`, [["begin\n", "begin\n  perform 1 / 0;\n"]]);
     }
     expect(await wake(world.sql)).toEqual({
       ...IDLE,
       ready: true,
-      faults: ["reap", "promote", "prune"].map((step) => ({ step, sqlstate: "22012" })),
+      faults: ["reap", "promote", "cancel", "prune", "recheck"].map((step) => ({ step, sqlstate: "22012" })),
     });
   });
 });
