@@ -12,6 +12,6 @@ it("64 invocations on overlapping sets of 2 to 5 of 20 names: nobody meets on an
   const report = await soakLocks({ url: world.url, seconds: 6, seed, processes: 4, invocations: 64 });
   console.info(JSON.stringify(report));
   expect(complaints(report), `node test/soak/locks.ts --seed ${seed}`).toEqual([]);
-  expect(report.jobs).toBeGreaterThan(100);
+  expect(report.jobs).toBeGreaterThanOrEqual(60);
   expect(report.skipped.busy ?? 0).toBeGreaterThan(0);
 });

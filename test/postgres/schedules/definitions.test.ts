@@ -6,7 +6,7 @@ import { createApp } from "../../../src/http/app.ts";
 import { defineJob } from "../../../src/index.ts";
 import { invoke } from "../../support/engine.ts";
 import { wake } from "../sql/support.ts";
-import { dueSince, job, occurrences, schedule, scheduledWorld, states } from "./support.ts";
+import { dueSince, job, occurrences, schedule, scheduledWorld, states, yearly } from "./support.ts";
 
 const payload = z.object({ of: z.string() });
 
@@ -177,7 +177,10 @@ describe("a schedule that cannot be fired", () => {
     const ran: string[] = [];
     const handled = job.handle(({ payload: { of } }) => void ran.push(of));
     const jobs = [handled, keyed];
-    const world = await scheduledWorld([schedule("bad", { job: keyed }), schedule("good", { job: handled })], { jobs });
+    const world = await scheduledWorld(
+      [schedule("bad", { job: keyed, cron: yearly }), schedule("good", { job: handled, cron: yearly })],
+      { jobs },
+    );
     await world.claimer.enqueue(handled, { of: "work" });
     const since = await dueSince(world, 3);
     await world.sql.query(spoil);

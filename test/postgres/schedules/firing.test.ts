@@ -7,7 +7,7 @@ import { defineJob } from "../../../src/index.ts";
 import { invoke, quick, wire } from "../../support/engine.ts";
 import { transports } from "../../support/world.ts";
 import { failure } from "../sql/support.ts";
-import { dueSince, job, minutesSince, occurrences, schedule, scheduledWorld, states } from "./support.ts";
+import { dueSince, job, minutesSince, occurrences, schedule, scheduledWorld, states, yearly } from "./support.ts";
 
 const range = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
 
@@ -36,7 +36,7 @@ describe("fifty invocations at one instant", () => {
   }, 90_000);
 
   it("wait for nobody: a schedule that is being fired is left to whoever fires it, and fired later if that one fails", async () => {
-    const world = await scheduledWorld([schedule("a")]);
+    const world = await scheduledWorld([schedule("a", { cron: yearly })]);
     const since = await dueSince(world, 3);
     const client = await world.connect();
     await client.query("begin");
@@ -98,7 +98,7 @@ describe("an occurrence", () => {
     const elsewhere = defineJob({ kind: "elsewhere", payload: z.object({ of: z.string() }), queue: "other" }).handle(
       () => {},
     );
-    const world = await scheduledWorld([schedule("a", { job: elsewhere })], { jobs: [elsewhere] });
+    const world = await scheduledWorld([schedule("a", { job: elsewhere, cron: yearly })], { jobs: [elsewhere] });
     await dueSince(world, 1);
     expect(await world.claimer.pauseQueue("other")).toBe(true);
     expect(await invoke(world.claimer)).toMatchObject({

@@ -6,6 +6,9 @@ import { setup, type World } from "../../support/world.ts";
 
 export const job = defineJob({ kind: "report", payload: z.object({ of: z.string() }) });
 
+/** A rule that is due only when a test makes it so: of each minute's, a minute may begin while a test looks. */
+export const yearly = "0 0 1 1 *";
+
 export interface Scheduled extends Omit<World, "claimer"> {
   readonly claimer: Claimer;
   /** Another deployment on the same database. */
@@ -30,7 +33,7 @@ export function schedule(name: string, more: Partial<AnySchedule> = {}): AnySche
 
 type Tables = Pick<World, "rows" | "value" | "sql">;
 
-/** Makes the schedule of each minute due since a whole minute, `minutes` ago; answers that minute in milliseconds. */
+/** Makes schedules due since a whole minute, `minutes` ago; answers that minute in milliseconds. */
 export async function dueSince(world: Tables, minutes: number, name?: string): Promise<number> {
   const { rows } = await world.sql.query<{ at: Date }>(
     `update pgclaim.schedule
