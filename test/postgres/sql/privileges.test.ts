@@ -562,6 +562,9 @@ describe("grant_v1('operate')", () => {
     expect(await stateOf(world, String(behind.retry))).toBe("blocked");
     expect(await stateOf(world, String(behind.discard))).toBe("ready");
     expect(await stateOf(world, String(behind.skip))).toBe("ready");
+    // Passed, so it comes back with a new place, at the end.
+    expect(await ask("retry_v1", the(deads.skip ?? []))).toEqual({ type: "retried" });
+    expect(await stateOf(world, the(deads.skip ?? []))).toBe("blocked");
 
     const limited = [await putOne(world.sql, "limited", "c"), await putOne(world.sql, "limited", "c")] as const;
     expect(await stateOf(world, limited[1])).toBe("blocked");
