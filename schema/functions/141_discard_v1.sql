@@ -77,7 +77,7 @@ begin
 end $$;
 
 -- Cancels a job: at once where nobody runs it; where somebody does, by a flag that its invocation sees.
--- Answers: {"type": 'cancelled' | 'requested' | 'not-found'}. Own short transaction.
+-- Answers: {"type": 'cancelled' | 'requested' | 'not-found' | 'not-dead' (it has ended, "state" says how)}. Own short transaction.
 -- Locks: tries the job's, then waits for its gate's. Raises: PC001.
 create or replace function pgclaim.cancel_v1(id bigint)
 returns jsonb

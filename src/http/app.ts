@@ -245,7 +245,9 @@ function operated(
     case "not-dead":
       throw new UsageError(
         "PGCLAIM_JOB_NOT_DEAD",
-        `Job ${id} is ${answer.state}; expected a dead letter for "${verb}".`,
+        verb === "cancel"
+          ? `Job ${id} is ${answer.state}; there is nothing left to cancel.`
+          : `Job ${id} is ${answer.state}; expected a dead letter for "${verb}".`,
       );
     default:
       return answer satisfies never;

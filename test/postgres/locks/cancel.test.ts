@@ -50,7 +50,7 @@ describe("a job that waits", () => {
     expect(await claimer.cancel(id)).toEqual({ type: "cancelled" });
     expect(await gone(world, id)).toEqual([{ outcome: "cancelled", attempts: 0 }]);
     expect(await claimer.job(id)).toMatchObject({ state: "cancelled" });
-    expect(await claimer.cancel(id)).toEqual({ type: "not-found" });
+    expect(await claimer.cancel(id)).toEqual({ type: "not-dead", state: "cancelled" });
     expect(await requests(world)).toBe(0);
     expect(await claimer.enqueue(job, { n: 1 })).toMatchObject({ type: "enqueued" });
   });
