@@ -141,3 +141,53 @@ describe("a claim costs no more than twice what it costs with 1,000 jobs", () =>
     limitMs,
   );
 });
+
+describe("a claim of free jobs costs no more than twice what it costs alone", () => {
+  it.each([
+    [
+      "with as many scheduled for later at a higher priority",
+      `select 'a', 'default', 'scheduled', 0, now() + interval '1 day', now() + interval '1 day', 1, '{}'::jsonb,
+         null::text[], null::integer[], null, null::integer, null::bigint
+       from generate_series(1, ${jobs})`,
+    ],
+    [
+      "with as many that wait for one busy tenant at a higher priority",
+      `select 'a', 'default', case when g <= 5 then 'ready' else 'blocked' end, 0, now(), now(), 1, '{}'::jsonb,
+         array['tenant:busy'], array[5], 'limit:tenant:busy', 5, nextval('pgclaim.place_seq')
+       from generate_series(1, ${jobs}) g`,
+    ],
+  ])(
+    "%s",
+    async (_, others) => {
+      const world = await installOrdered([{ name: "a" }]);
+      await world.sql.query("alter table pgclaim.job set (autovacuum_enabled = false)");
+      const insert = (rows: string) =>
+        world.sql.query(`
+          insert into pgclaim.job (
+            kind, queue, state, priority, rank, run_at, revision, payload, limit_names, limit_maxes, gate, gate_width, place
+          ) ${rows}`);
+      await insert(
+        `select 'a', 'default', 'ready', 1, now(), now(), 1, '{}'::jsonb, null::text[], null::integer[], null, null::integer, null::bigint
+         from generate_series(1, ${few})`,
+      );
+      const client = await world.connect();
+      const alone = await cheapest(client, claimOf(100));
+      await insert(others);
+      const holder = await world.connect();
+      await holder.query("begin");
+      await holder.query(
+        "select pg_advisory_xact_lock(pgclaim.name_key('limit', 'tenant:busy#' || s, seed)) from pgclaim.installation, generate_series(0, 4) s",
+      );
+      for (const statistics of [false, true]) {
+        if (statistics) await world.sql.query("analyze pgclaim.job");
+        const claim = await claimLine(world, { batch: 100 }, client);
+        expect(claim.jobs, "the free ones are claimed").toHaveLength(100);
+        await client.query("rollback");
+        expect((await cheapest(client, claimOf(100))).buffers).toBeLessThanOrEqual(2 * alone.buffers);
+      }
+      await holder.query("rollback");
+      await world.sql.query("truncate pgclaim.job");
+    },
+    limitMs,
+  );
+});
