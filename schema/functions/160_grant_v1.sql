@@ -1,4 +1,4 @@
--- Lets a database role do one thing and no more.
+-- Lets a database role do one thing and no more. Remembered, so that a migration can grant it again.
 --   select pgclaim.grant_v1('enqueue', 'web_app');   enqueue: insert jobs, through the function only
 --   select pgclaim.grant_v1('run', 'worker_app');    run: what an invocation needs, enqueue included
 --   select pgclaim.grant_v1('operate', 'on_call');   operate: look at jobs, retry and discard dead letters
@@ -11,6 +11,7 @@ begin
   if scope is null or scope not in ('enqueue', 'run', 'operate') then
     raise exception 'No scope "%".', coalesce(scope, 'null') using errcode = 'PC003', hint = 'Scopes: enqueue, run, operate.';
   end if;
+  insert into pgclaim.grantee (scope, role_name) values (grant_v1.scope, grant_v1.role_name) on conflict on constraint grantee_pkey do nothing;
   execute format('grant usage on schema pgclaim to %I', role_name);
   if scope in ('enqueue', 'run') then
     execute format('grant execute on function pgclaim.enqueue_v1(jsonb), pgclaim.enqueue(text, jsonb, timestamptz, timestamptz) to %I', role_name);

@@ -148,6 +148,23 @@ create constraint trigger job_place_at_commit
   when (new.gate is not null and new.place is null)
   execute function pgclaim.place_at_commit();
 
+-- Who was granted what by grant_v1: a function that is made anew has lost its grants, so migrate gives them again.
+create table pgclaim.grantee (
+  scope     text collate "C" not null,
+  role_name name not null,
+  constraint grantee_pkey primary key (scope, role_name)
+);
+
+insert into pgclaim.grantee (scope, role_name)
+select distinct f.scope, r.rolname
+from (values
+  ('enqueue', 'pgclaim.enqueue_v1(jsonb)'), ('run', 'pgclaim.claim_v1(jsonb)'), ('operate', 'pgclaim.retry_v1(bigint)')
+) f(scope, signature)
+join pg_catalog.pg_proc p on p.oid = to_regprocedure(f.signature)
+cross join lateral pg_catalog.aclexplode(p.proacl) a
+join pg_catalog.pg_roles r on r.oid = a.grantee
+where a.grantee <> p.proowner;
+
 -- Functions whose rows or arguments grew are made anew by the release's functions, in this same transaction.
 drop function if exists pgclaim.claim_v1(jsonb);
 drop function if exists pgclaim.fence_v1(jsonb);

@@ -148,6 +148,7 @@ const tables = [
   "unique_key",
   "cancel_request",
   "schedule",
+  "grantee",
   "migration",
   "schema_functions",
 ];
