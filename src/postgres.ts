@@ -446,11 +446,7 @@ class PostgresSession implements Session {
 
   #hardClose(): void {
     this.#phase = "closed";
-    try {
-      this.#destroy();
-    } catch {
-      // A socket that was never opened, or is gone, has nothing to close.
-    }
+    this.#destroyQuietly();
   }
 
   #lose(error: unknown): void {
@@ -465,7 +461,7 @@ class PostgresSession implements Session {
     try {
       this.#destroy();
     } catch {
-      // As in #hardClose.
+      // A socket that was never opened, or is gone, has nothing to close.
     }
   }
 
@@ -634,7 +630,8 @@ function numbered(jobs: readonly Numbered[]): { readonly id: JobId; readonly n: 
   return jobs.map(({ jobId, attempt }) => ({ id: jobId, n: attempt }));
 }
 
-// Rows on the way in. Instants travel as JSON writes them, whatever the database's DateStyle. A driver may be told to parse bigint into a number, which cannot hold an id: ids travel as text.
+// Rows on the way in. Instants travel as JSON writes them, whatever the database's DateStyle. A driver may be told to parse
+// bigint into a number, which cannot hold an id: ids travel as text.
 
 function text(row: Row | undefined, column: string): string {
   const value = row?.[column];

@@ -2,7 +2,8 @@
 -- behind them. So of each gate only as many rows stand in the claim index as may run at a time; the rest are blocked.
 
 -- Waits for the locks of gates, all of them, in one pass, in the order of their keys: nobody can deadlock with it.
--- Called in three places only: the COMMIT trigger, finish, operator verbs. Lock: until the transaction ends.
+-- Called in three places only: the COMMIT trigger, finish, operator verbs; wake's recheck tries it. Lock: until the transaction
+-- ends.
 create or replace function pgclaim.lock_gates(gates text[])
 returns void
 language plpgsql volatile
@@ -65,6 +66,7 @@ begin
         limit 1
       )
     ) p;
+    -- Of those that wait for their time; the wider condition before it is job_gate_held's, word for word.
     for c in
       select j.id, j.kind from pgclaim.job j where j.gate = gate_name and j.state = 'ready' and j.place > lowest
       union all

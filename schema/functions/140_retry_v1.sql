@@ -12,12 +12,9 @@ declare
   j record;
 begin
   perform pgclaim.require_read_committed();
-  select * into j from pgclaim.lock_for_operator(retry_v1.id);
+  select * into j from pgclaim.lock_dead_letter(retry_v1.id);
   if j.answer is not null then
     return j.answer;
-  end if;
-  if j.state <> 'dead' then
-    return jsonb_build_object('type', 'not-dead', 'state', j.state);
   end if;
   update pgclaim.job o
   set
@@ -65,5 +62,18 @@ begin
   select o.state into state from pgclaim.job o where o.id = job_id;
   if not found then
     answer := jsonb_build_object('type', 'not-found');
+  end if;
+end $$;
+
+-- The same, for the verbs that are for dead letters only: any other job's answer is not-dead and its state.
+create or replace function pgclaim.lock_dead_letter(job_id bigint, out answer jsonb, out gate text)
+language plpgsql volatile
+as $$
+declare
+  state text;
+begin
+  select o.answer, o.state, o.gate into answer, state, gate from pgclaim.lock_for_operator(lock_dead_letter.job_id) o;
+  if answer is null and state <> 'dead' then
+    answer := jsonb_build_object('type', 'not-dead', 'state', state);
   end if;
 end $$;

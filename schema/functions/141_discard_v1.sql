@@ -40,12 +40,9 @@ declare
   j record;
 begin
   perform pgclaim.require_read_committed();
-  select * into j from pgclaim.lock_for_operator(discard_v1.id);
+  select * into j from pgclaim.lock_dead_letter(discard_v1.id);
   if j.answer is not null then
     return j.answer;
-  end if;
-  if j.state <> 'dead' then
-    return jsonb_build_object('type', 'not-dead', 'state', j.state);
   end if;
   perform pgclaim.take_out(discard_v1.id, 'discarded', j.gate);
   return jsonb_build_object('type', 'discarded');
@@ -62,12 +59,9 @@ declare
   j record;
 begin
   perform pgclaim.require_read_committed();
-  select * into j from pgclaim.lock_for_operator(skip_v1.id);
+  select * into j from pgclaim.lock_dead_letter(skip_v1.id);
   if j.answer is not null then
     return j.answer;
-  end if;
-  if j.state <> 'dead' then
-    return jsonb_build_object('type', 'not-dead', 'state', j.state);
   end if;
   update pgclaim.job o set when_dead = 'skip' where o.id = skip_v1.id;
   if j.gate is not null then

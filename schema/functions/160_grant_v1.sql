@@ -48,8 +48,9 @@ begin
     execute format('grant execute on function
       pgclaim.job_key(integer, bigint), pgclaim.try_job_lock(text, bigint), pgclaim.require_read_committed(),
       pgclaim.retry_v1(bigint), pgclaim.discard_v1(bigint), pgclaim.skip_v1(bigint), pgclaim.cancel_v1(bigint),
-      pgclaim.lock_for_operator(bigint), pgclaim.take_out(bigint, text, text), pgclaim.job_v1(bigint),
-      pgclaim.name_key(text, text, bigint), pgclaim.lock_gates(text[]), pgclaim.refill(text), pgclaim.promote(bigint, text),
+      pgclaim.lock_for_operator(bigint), pgclaim.lock_dead_letter(bigint), pgclaim.take_out(bigint, text, text),
+      pgclaim.job_v1(bigint), pgclaim.name_key(text, text, bigint), pgclaim.lock_gates(text[]), pgclaim.refill(text),
+      pgclaim.promote(bigint, text),
       pgclaim.current_maxes(text, text, jsonb, text[], integer[]), pgclaim.render_key(text, jsonb),
       pgclaim.pause_queue_v1(text), pgclaim.resume_queue_v1(text), pgclaim.schedules_v1(),
       pgclaim.pause_schedule_v1(text), pgclaim.resume_schedule_v1(text)

@@ -12,7 +12,7 @@ import { endsWithin, eventually, type Gate, gate } from "./gate.ts";
 import { startTcpProxy, type TcpFault } from "./tcp_faults.ts";
 import type { TransportName, World } from "./world.ts";
 
-export { effect, numbered } from "./kinds.ts";
+export { effect, numbered, plain } from "./kinds.ts";
 
 /** Limits that end a test of a broken network in seconds. All longer than what a healthy loopback needs. */
 export const quick = {

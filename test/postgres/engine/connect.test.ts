@@ -9,17 +9,16 @@ import { beforeEach, describe, expect, it, onTestFinished } from "vitest";
 import { pgDatabase } from "../../../src/adapters/node.ts";
 import { systemClock } from "../../../src/clock.ts";
 import { type Database, destroySocket } from "../../../src/database.ts";
-import { createClaimer, defineJob } from "../../../src/index.ts";
+import { createClaimer } from "../../../src/index.ts";
 import { readLimits } from "../../../src/limits.ts";
 import { neonDatabase } from "../../../src/neon.ts";
 import { postgresGateway } from "../../../src/postgres.ts";
 import {
   claimingBackends,
-  effect,
   effectTable,
   expectWhole,
   invoke,
-  numbered,
+  plain,
   quick,
   watchUnhandled,
 } from "../../support/engine.ts";
@@ -29,16 +28,6 @@ import { setup, type TransportName, transports, type World } from "../../support
 beforeEach(() => watchUnhandled());
 
 const limits = { ...quick, connect: "700ms", oneShot: "700ms" } as const;
-
-function plain() {
-  return defineJob({
-    kind: "plain",
-    payload: numbered,
-    async run({ payload: { n }, tx }) {
-      await effect(tx, n);
-    },
-  });
-}
 
 /** A session to one address, one-shots to the right one. */
 function split(session: Database, oneShots: Database): Database {

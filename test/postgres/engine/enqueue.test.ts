@@ -12,6 +12,7 @@ import {
   expectWhole,
   invoke,
   numbered,
+  plain,
   results,
   upTo,
   watchUnhandled,
@@ -22,16 +23,6 @@ import { setup, transports, type World } from "../../support/world.ts";
 beforeEach(() => watchUnhandled());
 
 const anything = z.unknown();
-
-function plain() {
-  return defineJob({
-    kind: "plain",
-    payload: numbered,
-    async run({ payload: { n }, tx }) {
-      await effect(tx, n);
-    },
-  });
-}
 
 type Caller = CallerClient & { query(text: string): Promise<{ rows: unknown[] }> };
 

@@ -14,6 +14,7 @@ import {
   invoke,
   makeDue,
   numbered,
+  plain,
   quick,
   results,
   upTo,
@@ -25,16 +26,6 @@ import { endsWithin, eventually, gate } from "../../support/gate.ts";
 import { setup, transports, type World } from "../../support/world.ts";
 
 beforeEach(() => watchUnhandled());
-
-function plain() {
-  return defineJob({
-    kind: "plain",
-    payload: numbered,
-    async run({ payload: { n }, tx }) {
-      await effect(tx, n);
-    },
-  });
-}
 
 describe.each(transports)("COMMIT without an answer over %s", (transport) => {
   it("settles committed, and the report counts what each handler said", async () => {

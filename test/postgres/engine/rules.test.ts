@@ -19,6 +19,7 @@ import {
   expectWhole,
   invoke,
   numbered,
+  plain,
   quick,
   rendezvous,
   results,
@@ -31,16 +32,6 @@ import { endsWithin, eventually, gate } from "../../support/gate.ts";
 import { setup, type TransportName, transports, type World } from "../../support/world.ts";
 
 beforeEach(() => watchUnhandled());
-
-function plain() {
-  return defineJob({
-    kind: "plain",
-    payload: numbered,
-    async run({ payload: { n }, tx }) {
-      await effect(tx, n);
-    },
-  });
-}
 
 async function jobs(world: World, transport: TransportName, count: number, options: { readonly batch?: number } = {}) {
   await effectTable(world);

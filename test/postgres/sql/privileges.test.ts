@@ -92,6 +92,7 @@ const calls: Record<string, string> = {
   cancel_query_v1: "pgclaim.cancel_query_v1('{}')",
   retry_v1: "pgclaim.retry_v1(1)",
   lock_for_operator: "pgclaim.lock_for_operator(1)",
+  lock_dead_letter: "pgclaim.lock_dead_letter(1)",
   take_out: "pgclaim.take_out(1, 'discarded', 'order:g')",
   discard_v1: "pgclaim.discard_v1(1)",
   skip_v1: "pgclaim.skip_v1(1)",
@@ -123,6 +124,7 @@ const NOBODYS = [
 const OPERATORS = [
   "retry_v1",
   "lock_for_operator",
+  "lock_dead_letter",
   "discard_v1",
   "skip_v1",
   "cancel_v1",
@@ -600,6 +602,7 @@ describe("grant_v1('operate')", () => {
       "current_maxes",
       "retry_v1",
       "lock_for_operator",
+      "lock_dead_letter",
       "take_out",
       "discard_v1",
       "skip_v1",
