@@ -13,8 +13,6 @@ interface FenceRequest {
   readonly tickId: string;
   readonly quarantined: boolean;
   readonly claims: readonly Claim[];
-  /** Reap and promote on the way: the next tick of this invocation has no wake of its own. */
-  readonly housekeep: boolean;
 }
 
 export async function fence(gateway: Gateway, request: FenceRequest): Promise<FenceAnswer> {

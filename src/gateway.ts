@@ -184,7 +184,6 @@ export interface Gateway {
     readonly tickId: string;
     readonly quarantined: boolean;
     readonly jobs: readonly Numbered[];
-    readonly housekeep: boolean;
   }): Promise<readonly Grant[]>;
   settle(request: SettleRequest): Promise<"committed" | "lost">;
   /** Reserves the names of jobs a claim was refused, so that others let them pass. */

@@ -249,7 +249,6 @@ class Invocation {
           unfit: handled.map(({ kind }) => kind).filter((kind) => !fits.includes(kind)),
           batch,
           hardAt: plan.until,
-          housekeep: true,
         });
         this.#notes.ticks.push(report);
         // A pipelined connect fails at the first query. Nothing was fenced, so it is simply done again, once.

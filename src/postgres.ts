@@ -128,9 +128,10 @@ export function postgresGateway(options: PostgresOptions): Gateway {
           tick: request.tickId,
           quarantined: request.quarantined,
           jobs: numbered(request.jobs),
-          ...(request.housekeep
-            ? { reapSlice: counts.reapSlice, dueSlice: counts.dueSlice, gateSlice: counts.gateSlice }
-            : {}),
+          // It tidies up on the way: the next tick of this invocation has no wake of its own.
+          reapSlice: counts.reapSlice,
+          dueSlice: counts.dueSlice,
+          gateSlice: counts.gateSlice,
         },
         "recording attempts",
       );

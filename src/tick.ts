@@ -34,8 +34,6 @@ export interface TickPlan {
   readonly batch: number;
   /** Clock reading at which handlers have to be over. */
   readonly hardAt: number;
-  /** The invocation looks for more work after this tick. */
-  readonly housekeep: boolean;
 }
 
 /**
@@ -100,7 +98,6 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
     tickId: plan.tickId,
     quarantined: plan.quarantined,
     claims: startable,
-    housekeep: plan.housekeep,
   });
   notes.oneShots += fenced.asked;
   notes.fenceMs = Math.round(clock.now() - fencedAt);

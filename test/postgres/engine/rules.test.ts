@@ -278,7 +278,7 @@ describe.each(transports)("rule 7 over %s", (transport) => {
     await world.sql.query("select 1 / 0").catch(() => {});
     expect((await world.sql.query("commit")).command).toBe("ROLLBACK");
     const { gateway, session, tickId, answer } = await claimed(world, transport, 1);
-    await gateway.fence({ tickId, quarantined: false, jobs: [{ jobId: "1", attempt: 1 }], housekeep: false });
+    await gateway.fence({ tickId, quarantined: false, jobs: [{ jobId: "1", attempt: 1 }] });
     expect(answer.claims).toHaveLength(1);
     await session.query("insert into effect (n) values (1)", []);
     await session.query("select 1 / 0", []).catch(() => {});
@@ -500,7 +500,7 @@ describe.each(transports)("rule 13 over %s", (transport) => {
     const { claimer } = await jobs(world, transport, 1);
     await invokeOnlyWake(world, claimer);
     const { gateway, session, tickId } = await claimed(world, transport, 1);
-    await gateway.fence({ tickId, quarantined: false, jobs: [{ jobId: "1", attempt: 1 }], housekeep: false });
+    await gateway.fence({ tickId, quarantined: false, jobs: [{ jobId: "1", attempt: 1 }] });
     // As if a handler or a pooler had ended the transaction and begun another.
     await session.query("commit", []);
     await session.query("begin isolation level read committed read write", []);
