@@ -136,7 +136,7 @@ async function start(options: Options): Promise<void> {
   await applySchema(database.url());
   signal.throwIfAborted();
   console.log(
-    `database  ${describe(database.url())} ${external ? "(DATABASE_URL)" : `(embedded, in ${path.relative(ROOT, POSTGRES_DIR)})`}`,
+    `database  ${describe(database.url())} ${external ? "(DATABASE_URL)" : `(embedded, in ${path.relative(ROOT, POSTGRES_DIR)}; its password: cat ${path.relative(ROOT, POSTGRES_DIR)}/password)`}`,
   );
   if (bridged) console.log(`bridge    ${HOST}:${ports.bridge}`);
   console.log(
