@@ -20,6 +20,8 @@ import type { Firing, ScheduleRow } from "./schedule.ts";
 export interface WakeAnswer {
   /** The number of this deployment's kinds, null while the database does not know their digest. */
   readonly revision: number | null;
+  /** A newer deployment that has changed or dropped a kind or schedule of this one, null without any. */
+  readonly supersededBy: number | null;
   readonly ready: boolean;
   readonly suspects: boolean;
   readonly crashed: number;
@@ -158,8 +160,12 @@ export interface FireRequest extends Firing {
 }
 
 export interface FireAnswer {
-  /** Without those that somebody else fired meanwhile. Jobs that are new, or were changed by it. */
-  readonly fired: readonly { readonly name: string; readonly jobs: readonly JobId[] }[];
+  /** Without those that somebody else fired meanwhile. Jobs that are new or were changed by it, and those that kept one out. */
+  readonly fired: readonly {
+    readonly name: string;
+    readonly jobs: readonly JobId[];
+    readonly duplicates: readonly JobId[];
+  }[];
   readonly faults: readonly { readonly name: string; readonly sqlstate: string }[];
   /** Whether anything is due in these queues now. */
   readonly ready: boolean;

@@ -43,6 +43,8 @@ export async function invoke(
     startedAt: clock.date().toISOString(),
     ticks: [],
     crashed: 0,
+    revision: null,
+    supersededBy: null,
     fired: [],
     faults: [],
     oneShots: 0,
@@ -110,6 +112,8 @@ async function wake(options: InvocationOptions, notes: InvocationNotes): Promise
     notes.oneShots++;
     revision = await gateway.register(deployment);
   }
+  notes.revision = revision;
+  notes.supersededBy = answer?.supersededBy ?? null;
   notes.wakeMs = Math.round(clock.now() - startedAt);
   if (answer === null) return { revision, ready: true, suspects: false };
   notes.crashed = answer.crashed;
@@ -138,7 +142,9 @@ async function fireSchedules(
   try {
     notes.oneShots++;
     const { fired, faults, ready } = await gateway.fire({ queues, schedules: due });
-    notes.fired = fired.filter(({ jobs }) => jobs.length > 0).map(({ name, jobs }) => ({ schedule: name, jobs }));
+    notes.fired = fired
+      .filter(({ jobs, duplicates }) => jobs.length + duplicates.length > 0)
+      .map(({ name, jobs, duplicates }) => ({ schedule: name, jobs, duplicates }));
     notes.faults = [...notes.faults, ...faults.map(({ name, sqlstate }) => ({ step: `schedule ${name}`, sqlstate }))];
     return ready;
   } catch (error) {

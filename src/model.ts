@@ -156,6 +156,15 @@ export interface ReportedError {
   readonly message: string;
 }
 
+/** A schedule that was fired. */
+export interface FiredSchedule {
+  readonly schedule: string;
+  /** Those it enqueued or, by a unique key, changed. */
+  readonly jobs: readonly JobId[];
+  /** Those that have the unique key of an occurrence, which was therefore not enqueued; maybe dead letters. */
+  readonly duplicates: readonly JobId[];
+}
+
 /** What one invocation did; the answer of every trigger. */
 export interface InvocationReport {
   readonly invocationId: string;
@@ -177,8 +186,16 @@ export interface InvocationReport {
   readonly skipped: Partial<Record<SkipReason, number>>;
   /** Attempts found whose holder had died. */
   readonly crashed: number;
-  /** Schedules fired: their names, and the jobs that each of them enqueued or, by a unique key, changed. */
-  readonly fired: readonly { readonly schedule: string; readonly jobs: readonly JobId[] }[];
+  /** The number of this deployment in the database; null where the invocation did not get that far. */
+  readonly revision: number | null;
+  /**
+   * A newer deployment that has changed or dropped a kind or schedule of this one, null without any. What it enqueues is
+   * skipped here as `newer-revision`. Passes by itself during a deploy; after a rollback an operator says so:
+   * `select pgclaim.use_revision_v1(<revision>)`.
+   */
+  readonly supersededBy: number | null;
+  /** Schedules fired, see {@link FiredSchedule}. */
+  readonly fired: readonly FiredSchedule[];
   readonly roundTrips: { readonly session: number; readonly oneShot: number };
   readonly wakeMs: number;
   readonly connectMs: number;

@@ -4,6 +4,7 @@ import { describeError, PgclaimError } from "./errors.ts";
 import type { ClaimAnswer, FinishRow } from "./gateway.ts";
 import type {
   Claim,
+  FiredSchedule,
   InvocationReport,
   JobId,
   JobResult,
@@ -197,7 +198,9 @@ export interface InvocationNotes {
   readonly startedAt: string;
   readonly ticks: TickReport[];
   crashed: number;
-  fired: { readonly schedule: string; readonly jobs: readonly JobId[] }[];
+  revision: number | null;
+  supersededBy: number | null;
+  fired: FiredSchedule[];
   faults: InvocationReport["faults"];
   /** One-shots and session messages outside ticks: wake, register, an empty claim's rollback is inside. */
   oneShots: number;
@@ -232,6 +235,8 @@ export function invocationReport(
     released: sum((tick) => tick.released),
     skipped,
     crashed: notes.crashed,
+    revision: notes.revision,
+    supersededBy: notes.supersededBy,
     fired: notes.fired,
     roundTrips: {
       session: sum((tick) => tick.roundTrips.session),

@@ -3,22 +3,57 @@
 
 -- Waits for the locks of gates, all of them, in one pass, in the order of their keys: nobody can deadlock with it.
 -- Called in three places only: the COMMIT trigger, finish, operator verbs; wake's recheck tries it. Lock: until the transaction
--- ends.
-create or replace function pgclaim.lock_gates(gates text[])
-returns void
+-- ends. At most 2,000 of them, because the lock table is the whole server's.
+-- can_wait: of these gates alone the locks are not needed now. One that somebody holds, for no longer than half a second for all
+--           of them together, is left out: a caller that fired our trigger early has it until its own commit, and a tick must
+--           not wait for that. Below Postgres's deadlock_timeout, so that a circle through a caller's constraints opens again.
+-- Answers:  the gates that were left out; the caller leaves a note for each.
+-- Raises:   PC006 for more than 2,000 gates.
+create or replace function pgclaim.lock_gates(gates text[], can_wait text[] default '{}')
+returns text[]
 language plpgsql volatile
 as $$
 declare
-  key bigint;
+  max_gates constant integer := 2000;
+  left_out text[] := '{}';
+  usual_timeout constant text := current_setting('lock_timeout');
+  give_up_at constant timestamptz := clock_timestamp() + interval '500 milliseconds';
+  wait_ms integer;
+  g record;
 begin
-  for key in
-    select distinct pgclaim.name_key('gate', g, i.seed) as k
-    from unnest(gates) g
-    cross join pgclaim.installation i
-    order by k
+  if cardinality(gates) > max_gates then
+    raise exception 'This transaction enqueues or ends jobs of % ordering keys, names and limits; at most % fit.',
+        cardinality(gates), max_gates
+      using errcode = 'PC006', hint = 'Nothing of it is stored. Commit in smaller parts.';
+  end if;
+  for g in
+    select w.key, array_agg(w.gate) as gates, bool_and(w.gate = any (can_wait)) as can_wait
+    from (
+      select pgclaim.name_key('gate', u.gate, i.seed) as key, u.gate
+      from unnest(gates) u(gate)
+      cross join pgclaim.installation i
+    ) w
+    group by w.key
+    order by w.key
   loop
-    perform pg_advisory_xact_lock(key);
+    if not g.can_wait then
+      perform pg_advisory_xact_lock(g.key);
+    elsif not pg_try_advisory_xact_lock(g.key) then
+      wait_ms := extract(epoch from give_up_at - clock_timestamp()) * 1000;
+      if wait_ms >= 1 then
+        begin
+          perform set_config('lock_timeout', wait_ms || 'ms', true);
+          perform pg_advisory_xact_lock(g.key);
+          perform set_config('lock_timeout', usual_timeout, true);
+        exception when lock_not_available then
+          left_out := left_out || g.gates;
+        end;
+      else
+        left_out := left_out || g.gates;
+      end if;
+    end if;
   end loop;
+  return left_out;
 end $$;
 
 -- The only way into the claim index for a gated job. Under the gate's lock, and as a statement of its own, because a
@@ -102,7 +137,7 @@ begin
                 j.limit_maxes
               )
             ) m(name, max)
-            where m.name = substr(gate_name, 7)
+            where gate_name = 'limit:' || j.queue || ':' || m.name
           ),
           1000  -- the limit is gone
         )

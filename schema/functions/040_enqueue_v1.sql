@@ -1,17 +1,19 @@
 -- Inserts jobs, all of them or none.
 -- Argument: {"jobs": [{"kind", "payload", "runAt"?: timestamptz, "delayMs"?: integer, "deadlineAt"?: timestamptz,
---           "priority"?: 0..3}, ...], "strict"?: boolean}
+--           "priority"?: 0..3}, ...], "strict"?: boolean, "keysUntil"?: timestamptz (finish: until when it may wait for unique
+--           keys inside a tick, if that is sooner than in two seconds)}
 -- Rows:     one for each job in order: (i, type, job_id), where type is enqueued, duplicate (nothing inserted, job_id is
 --           the one that has the unique key), replaced or rescheduled (that one was changed, be it an earlier one of this
 --           call), or successor (that one runs right now, so this one follows it). If any is refused, only the refused ones:
 --           (i, type 'unknown-kind' | 'invalid-payload' | 'payload-too-large' | 'invalid-run-at' | 'invalid-key' |
 --           'invalid-priority' | 'priority-denied', detail).
 -- Raises:   with strict the first refusal as PC002 (unknown kind) or PC003, instead of returning it.
--- Locks:    see claim_unique_key. Inside a tick it waits two seconds for a key at most, so that somebody's long transaction
---           costs the handler that wants the key one attempt, and not the tick its time. Gated jobs get their place at
+-- Locks:    see claim_unique_key. Inside a tick it waits two seconds at most for all its keys, so that somebody's long
+--           transaction costs the handler that wants the key one attempt, and not the tick its time. Gated jobs get their place at
 --           COMMIT, see place_at_commit. Any isolation level: it is called inside callers' own transactions.
--- Security definer: a caller needs this function and nothing else; it reads policies the caller need not see. Priority may
--- be chosen only by a session that may also claim; locks and keys come from the kind and from nowhere else.
+-- Security definer: a caller needs this function and nothing else; it reads policies the caller need not see. Only who may
+-- also claim may choose a priority, or stand in the past: a run_at of anybody else that has passed is now, since whoever was
+-- due first goes first. Locks and keys come from the kind and from nowhere else.
 create or replace function pgclaim.enqueue_v1(request jsonb)
 returns table (i integer, type text, job_id bigint, detail text)
 language plpgsql volatile security definer
@@ -21,7 +23,11 @@ declare
   max_payload_bytes constant integer := 1048576;
   -- One instant for the whole call: of a batch, ids break the tie of equal ranks, so it runs in its own order.
   clock constant timestamptz := clock_timestamp();
-  trusted boolean;
+  -- Whoever SET ROLE is that role; inside a definer's function current_user is the definer.
+  trusted constant boolean := has_function_privilege(
+    coalesce(nullif(current_setting('role'), 'none'), session_user), 'pgclaim.claim_v1(jsonb)', 'execute'
+  );
+  keys_until constant timestamptz := least((request ->> 'keysUntil')::timestamptz, clock + interval '2 seconds');
   refusal record;
   refused boolean := false;
   ids bigint[];
@@ -33,7 +39,6 @@ declare
   u record;
   given record;
 begin
-  trusted := request @? '$.jobs[*].priority' and has_function_privilege(session_user, 'pgclaim.claim_v1(jsonb)', 'execute');
   for refusal in
     select r.i, r.type, r.detail
     from (
@@ -82,6 +87,13 @@ begin
     return;
   end if;
 
+  if not trusted and request @? '$.jobs[*].runAt' then
+    request := jsonb_set(request, '{jobs}', (
+      select jsonb_agg(case when (e.v ->> 'runAt')::timestamptz < clock then e.v - 'runAt' else e.v end order by e.o)
+      from jsonb_array_elements(request -> 'jobs') with ordinality e(v, o)
+    ));
+  end if;
+
   ids := array(
     select nextval('pgclaim.job_id_seq') from generate_series(1, jsonb_array_length(request -> 'jobs'))
   );
@@ -97,9 +109,11 @@ begin
     where k.unique_key is not null
     order by k.name, key, e.o
   loop
-    if usual_timeout is null and coalesce(current_setting('pgclaim.tick', true), '') <> '' then
-      usual_timeout := current_setting('lock_timeout');
-      perform set_config('lock_timeout', '2s', true);
+    if coalesce(current_setting('pgclaim.tick', true), '') <> '' then
+      usual_timeout := coalesce(usual_timeout, current_setting('lock_timeout'));
+      perform set_config(
+        'lock_timeout', greatest(1, extract(epoch from keys_until - clock_timestamp()) * 1000)::integer || 'ms', true
+      );
     end if;
     select c.* into given
     from pgclaim.claim_unique_key(u.kind, u.key, u.unique_for_ms, u.on_conflict, drawn[u.o], drawn, u.v, clock) c;
@@ -190,13 +204,16 @@ as $$
   from (
     select
       r.*,
+      -- Of one that is due later it counts from then.
+      coalesce(r.asked_deadline, r.due + r.deadline_after) as deadline_at,
       -- Ordering key, first limit of the payload's, first exclusive name, first limit of all: where everybody of a kind or a
-      -- queue waited at one gate, those of one busy name would stand there and hide the free ones.
+      -- queue waited at one gate, those of one busy name would stand there and hide the free ones. A name has a gate in each
+      -- queue: in one for all, the jobs of a paused queue, or of one that nobody serves, would stand in everybody's way.
       case
         when r.ordering_key is not null then 'order:' || r.ordering_key
-        when r.gate_limit is not null then 'limit:' || r.limit_names[r.gate_limit]
-        when r.locks is not null then 'lock:' || r.locks[1]
-        when r.limit_names is not null then 'limit:' || r.limit_names[1]
+        when r.gate_limit is not null then 'limit:' || r.queue || ':' || r.limit_names[r.gate_limit]
+        when r.locks is not null then 'lock:' || r.queue || ':' || r.locks[1]
+        when r.limit_names is not null then 'limit:' || r.queue || ':' || r.limit_names[1]
       end as gate
     from (
       select
@@ -228,10 +245,8 @@ as $$
           select pgclaim.render_key(l.name, e.v -> 'payload') from unnest(k.limit_names) with ordinality l(name, n) order by l.n
         ) || case when q.max is not null then array['@queue/' || q.name] else '{}' end, '{}') as limit_names,
         nullif(k.limit_maxes || case when q.max is not null then array[q.max] else '{}' end, '{}') as limit_maxes,
-        coalesce(
-          (e.v ->> 'deadlineAt')::timestamptz,
-          clock + k.deadline_ms * interval '1 millisecond'
-        ) as deadline_at,
+        (e.v ->> 'deadlineAt')::timestamptz as asked_deadline,
+        k.deadline_ms * interval '1 millisecond' as deadline_after,
         case when k.unique_key is not null then pgclaim.render_key(k.unique_key, e.v -> 'payload') end as unique_key,
         e.o
       from jsonb_array_elements(jobs) with ordinality e(v, o)
@@ -326,7 +341,8 @@ end $$;
 -- Changes the job that has a unique key, as replace or reschedule says, unless it runs.
 -- replace: payload, due time, deadline, priority and everything else the kind derives from them, with all attempts before it;
 -- the job keeps its id and place. If it belongs behind another gate now, the new job takes its place altogether.
--- reschedule: the due time only.
+-- reschedule: the due time, and the kind's deadline with it where that still counts from the due time; a deadline that the
+-- caller asks for; nothing else.
 -- Answers: replaced, rescheduled, moved (the new job has the key), successor (replace, while the job runs: the new job has the
 --          key), running (reschedule, while the job runs), again (the key or the job is not what it was).
 -- Running is: somebody holds the job's lock, or an attempt of it is open, which tells inside a tick, where the lock may be
@@ -344,6 +360,8 @@ declare
   n record;
   is_free boolean;
   is_open boolean;
+  will_miss boolean;
+  moved_deadline timestamptz;
   tries integer := 0;
 begin
   perform from pgclaim.unique_key k where k.kind = job_kind and k.key = wanted and k.job_id = holder_id for update;
@@ -357,18 +375,21 @@ begin
     tries := tries + 1;
     perform pg_sleep(0.005);
   end loop;
-  if coalesce(current_setting('pgclaim.tick', true), '') <> '' then
-    is_open := is_open or exists (
-      select from pgclaim.job j
-      where j.id = holder_id and j.when_missed = 'dead' and j.deadline_at < clock_timestamp() and j.state <> 'dead'
-    );
-  end if;
-  if not is_free or is_open then
+  will_miss := coalesce(current_setting('pgclaim.tick', true), '') <> '' and exists (
+    select from pgclaim.job j
+    where j.id = holder_id and j.when_missed = 'dead' and j.deadline_at < clock_timestamp() and j.state <> 'dead'
+  );
+  if not is_free or is_open or will_miss then
     if conflict = 'reschedule' then
       return 'running';
     end if;
-    -- Its payload is being worked on, so a new one must not vanish into it.
+    -- Its payload is being worked on, so a new one must not vanish into it. It runs on; should it not end done, it is not
+    -- tried again, since that would be the old payload's work after the new one's.
     update pgclaim.unique_key k set job_id = new_id where k.kind = job_kind and k.key = wanted;
+    insert into pgclaim.cancel_request (job_id, replaced)
+    select holder_id, true
+    where not will_miss or is_open
+    on conflict on constraint cancel_request_pkey do nothing;
     return 'successor';
   end if;
   -- A new statement after the lock. The row may be locked for a moment by whoever promotes it.
@@ -379,6 +400,14 @@ begin
     return 'again';
   end if;
   select d.* into n from pgclaim.derive_jobs(jsonb_build_array(job), array[new_id], clock) d;
+  select case
+    when job ? 'deadlineAt' or h.deadline_at is null or h.deadline_at = h.run_at + k.deadline_ms * interval '1 millisecond'
+      then n.deadline_at
+    else h.deadline_at
+  end
+  into moved_deadline
+  from pgclaim.kind k
+  where k.name = job_kind;
   if conflict = 'replace' and h.gate is distinct from n.gate then
     with gone as (
       delete from pgclaim.job j where j.id = holder_id returning j.*
@@ -396,8 +425,9 @@ begin
       run_at = n.run_at,
       rank = case conflict
         when 'replace' then n.rank
-        else coalesce(j.deadline_at, n.run_at + p.target_latency_ms * interval '1 millisecond')
+        else coalesce(moved_deadline, n.run_at + p.target_latency_ms * interval '1 millisecond')
       end,
+      deadline_at = moved_deadline,
       -- Behind a gate it stays where it is, and refill decides. One of a limit or a name whose time has come goes behind it.
       state = case
         when j.state = 'blocked' then 'blocked'

@@ -4,7 +4,8 @@
 --           "sharedLocks", "limitNames", "limitMaxes", "uniqueKey", "uniqueForMs", "onConflict", "deadlineMs",
 --           "whenMissed"}, ...], "queueMax"?: {queue: integer}, "queues"?: [text] (those this deployment serves),
 --           "schedules"?: see write_schedules; a deployment without any, or with null, leaves them alone}
--- A digest seen before changes nothing, so that an old deployment that is still running never displaces a newer one.
+-- A digest seen before changes nothing, so that an old deployment that is still running never displaces a newer one; see
+-- use_revision_v1 for a rollback.
 -- Locks: the name "register", until the transaction ends. Raises: PC001.
 create or replace function pgclaim.register_v1(request jsonb)
 returns integer
@@ -12,9 +13,6 @@ language plpgsql volatile
 as $$
 declare
   known integer;
-  base integer;
-  next_namespace integer;
-  k record;
 begin
   perform pgclaim.require_read_committed();
   perform pg_advisory_xact_lock(pgclaim.name_key('internal', 'register', i.seed)) from pgclaim.installation i;
@@ -23,7 +21,22 @@ begin
     return known;
   end if;
   select coalesce(max(r.n), 0) + 1 into known from pgclaim.revision r;
-  insert into pgclaim.revision (n, digest) values (known, request ->> 'digest');
+  insert into pgclaim.revision (n, digest, deployment) values (known, request ->> 'digest', request);
+  perform pgclaim.put_in_force(known, request);
+  return known;
+end $$;
+
+-- Writes what a deployment wants, as revision `known`. The caller holds the name "register". Argument: register_v1's.
+create or replace function pgclaim.put_in_force(known integer, request jsonb)
+returns void
+language plpgsql volatile
+as $$
+declare
+  base integer;
+  next_namespace integer;
+  k record;
+  queues constant text[] := array(select jsonb_array_elements_text(coalesce(request -> 'queues', '[]')));
+begin
   select i.namespace_base into base from pgclaim.installation i;
   select coalesce(max(o.namespace), base) + 1 into next_namespace from pgclaim.kind o;
   for k in
@@ -83,15 +96,57 @@ begin
         excluded.on_conflict, excluded.deadline_ms, excluded.when_missed);
     next_namespace := next_namespace + 1;
   end loop;
-  -- Limits of queues are the deployment's as a whole; a queue it does not name has none.
-  update pgclaim.queue q set max = null where q.max is not null and not coalesce(request -> 'queueMax', '{}') ? q.name;
+  -- Limits of queues are the deployment's as a whole; one that it serves and does not name has none. Other queues are
+  -- another deployment's.
+  update pgclaim.queue q set max = null
+  where q.max is not null and q.name = any (queues) and not coalesce(request -> 'queueMax', '{}') ? q.name;
   insert into pgclaim.queue as q (name, max)
   select m.key, m.value::integer from jsonb_each_text(coalesce(request -> 'queueMax', '{}')) m order by m.key
   on conflict on constraint queue_pkey do update set max = excluded.max;
   if jsonb_typeof(request -> 'schedules') = 'array' then
-    perform pgclaim.write_schedules(
-      known, array(select jsonb_array_elements_text(coalesce(request -> 'queues', '[]'))), request -> 'schedules'
-    );
+    perform pgclaim.write_schedules(known, queues, request -> 'schedules');
   end if;
-  return known;
 end $$;
+
+-- After a rollback: makes a deployment that was registered before the newest one again, with its policies, queue limits and
+-- schedules. It gets a number of its own at the end, so its invocations claim what the newer one has enqueued meanwhile, whose
+-- payloads it must be able to read. The newer one goes back behind it; rolling forward, use that one, or deploy a new build.
+-- Answers: {"type": 'used', "revision": integer} | {"type": 'current'} | {"type": 'not-found'} | {"type": 'unknown'} (it was
+--          registered by a release that did not remember what was asked for: deploy it once more with any change).
+-- Own short transaction. Locks: the name "register", until it ends. Raises: PC001.
+create or replace function pgclaim.use_revision_v1(n integer)
+returns jsonb
+language plpgsql volatile
+as $$
+declare
+  r record;
+  newest integer;
+begin
+  perform pgclaim.require_read_committed();
+  perform pg_advisory_xact_lock(pgclaim.name_key('internal', 'register', i.seed)) from pgclaim.installation i;
+  select o.deployment into r from pgclaim.revision o where o.n = use_revision_v1.n;
+  if not found then
+    return jsonb_build_object('type', 'not-found');
+  elsif r.deployment is null then
+    return jsonb_build_object('type', 'unknown');
+  end if;
+  select max(o.n) into newest from pgclaim.revision o;
+  if newest = use_revision_v1.n then
+    return jsonb_build_object('type', 'current');
+  end if;
+  update pgclaim.revision o set n = newest + 1 where o.n = use_revision_v1.n;
+  perform pgclaim.put_in_force(newest + 1, r.deployment);
+  return jsonb_build_object('type', 'used', 'revision', newest + 1);
+end $$;
+
+-- The deployments that have registered, the newest first. Reads only.
+create or replace function pgclaim.revisions_v1()
+returns table (n integer, digest text, registered_at timestamptz, kinds text[])
+language sql stable
+as $$
+  select r.n, r.digest, r.registered_at, array(
+    select k.v ->> 'name' from jsonb_array_elements(r.deployment -> 'kinds') k(v) order by k.v ->> 'name'
+  )
+  from pgclaim.revision r
+  order by r.n desc
+$$;

@@ -7,9 +7,10 @@
 --           number whose fence answer never came (it is burned, so that a late fence grants nothing). cancelled: stopped
 --           because somebody asked for it. missed: never fenced, its deadline has passed.
 -- Rows:     what became of each job: (job_id, state 'ready' | 'scheduled' | 'blocked' | 'dead', or
---           'cancelled' for one whose cancel came while it failed; run_at, error). Nothing for what is done.
+--           'cancelled' for one whose cancel or replacement came while it failed; run_at, error). Nothing for what is done.
 -- Locks:    the tick row first; whoever inserts it decides the tick's fate. Then the gate locks of every gated job of the
 --           tick and of all it has enqueued, sorted, in one pass; then attempts by ascending job id, then jobs.
+-- A gate that somebody holds for longer than half a second is left to the next wake, unless this tick enqueues behind it.
 -- Raises:   PC001; PC004 outside the claiming transaction; PC005 where an attempt is not ours to close; 23505 on
 --           tick_pkey when settle has declared this tick lost.
 -- Index:    job_pkey and attempt_pkey, one probe for each job, whatever the statistics say (see fence_v1).
@@ -33,7 +34,11 @@ declare
   ats timestamptz[];
   affected integer;
   counts jsonb;
+  -- For unique keys that somebody has without having committed, all handlers together: each would fit, ten would not.
+  keys_until constant timestamptz := clock_timestamp() + interval '2 seconds';
   gates text[];
+  joined text[];  -- those the tick has enqueued behind: their places are drawn here, so they are waited for
+  left_out text[];
   g text;
 begin
   perform pgclaim.require_read_committed();
@@ -52,7 +57,9 @@ begin
     order by u.id
   loop
     begin
-      perform pgclaim.enqueue_v1(jsonb_build_object('strict', true, 'jobs', e.enqueue));
+      perform pgclaim.enqueue_v1(jsonb_build_object(
+        'strict', true, 'jobs', e.enqueue, 'keysUntil', keys_until
+      ));
     exception when others then
       refusals := refusals || jsonb_build_object(e.id::text, sqlstate || ': ' || sqlerrm);
     end;
@@ -63,7 +70,7 @@ begin
     array_agg(u.n order by u.id),
     array_agg(case
       when refusals ? u.id::text and u.outcome in ('done', 'snoozed') then 'failed'
-      -- It has ended, but not done, and somebody wants it gone.
+      -- It has ended, but not done, and somebody wants it gone or has put another in its place.
       when u.outcome in ('failed', 'snoozed', 'dead')
         and exists (select from pgclaim.cancel_request r where r.job_id = u.id) then 'cancelled'
       else u.outcome
@@ -77,14 +84,16 @@ begin
 
   -- All of them before the first write to a job row, whatever the outcomes: two ticks that wrote first and locked then
   -- would deadlock. What this tick has enqueued is known by its missing place.
-  select array_agg(distinct w.gate) into gates
+  select array_agg(distinct w.gate), array_agg(distinct w.gate) filter (where w.joins) into gates, joined
   from (
-    select j.gate from pgclaim.job j where j.id = any (ids) and j.gate is not null
+    select j.gate, false as joins from pgclaim.job j where j.id = any (ids) and j.gate is not null
     union all
-    select j.gate from pgclaim.job j where j.gate is not null and j.place is null
+    select j.gate, true from pgclaim.job j where j.gate is not null and j.place is null
   ) w;
   if gates is not null then
-    perform pgclaim.lock_gates(gates);
+    left_out := pgclaim.lock_gates(gates, array(
+      select u.gate from unnest(gates) u(gate) where u.gate <> all (coalesce(joined, '{}'))
+    ));
   end if;
 
   -- Own rows are closed whatever their outcome says: the tick row above excludes settle, our locks exclude the reaper.
@@ -209,7 +218,9 @@ begin
     if exists (select from pgclaim.job j where j.gate is not null and j.place is null) then
       raise exception 'Tick % would commit a job without a place.', this_tick using errcode = 'PC005';
     end if;
+    insert into pgclaim.recheck (gate) select unnest(left_out);
     foreach g in array gates loop
+      continue when g = any (left_out);
       perform pgclaim.refill(g);
     end loop;
   end if;

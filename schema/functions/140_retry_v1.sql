@@ -20,6 +20,7 @@ begin
   set
     state = case when o.gate is null then 'ready' else 'blocked' end,
     place = case when o.ordering_key is not null and o.when_dead = 'skip' then nextval('pgclaim.place_seq') else o.place end,
+    when_dead = k.when_dead,  -- whoever skipped it meant the dead letter, not what it does next
     failures = 0,
     crash_base = o.attempt,
     run_at = clock_timestamp(),

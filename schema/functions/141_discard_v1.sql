@@ -83,7 +83,8 @@ begin
   perform pgclaim.require_read_committed();
   select * into j from pgclaim.lock_for_operator(cancel_v1.id);
   if j.answer ->> 'type' = 'busy' then
-    insert into pgclaim.cancel_request (job_id) values (cancel_v1.id) on conflict on constraint cancel_request_pkey do nothing;
+    insert into pgclaim.cancel_request as r (job_id) values (cancel_v1.id)
+    on conflict on constraint cancel_request_pkey do update set replaced = false where r.replaced;
     return jsonb_build_object('type', 'requested');
   elsif j.answer is not null then
     return j.answer;
@@ -92,7 +93,7 @@ begin
   return jsonb_build_object('type', 'cancelled');
 end $$;
 
--- Takes out the jobs whose cancel was asked for while they ran, and that did not end done: put back for a retry when finish
+-- Takes out the jobs whose cancel was asked for while they ran, or that were replaced then, and that did not end done: put back for a retry when finish
 -- had looked already, handed back, or crashed. Claim leaves them alone meanwhile. A bounded slice, drawn; for wake, after the
 -- reaper, whose the open attempts are. Answers how many. Locks: tries each job's lock and row; waits for nobody, so no gate's:
 -- a note asks for the refill.
@@ -129,11 +130,11 @@ begin
   return cancelled;
 end $$;
 
--- Which of these running jobs somebody wants cancelled. Argument: {"jobs": [id, ...]}. Reads only.
+-- Which of these running jobs somebody wants stopped; one that was replaced runs on. Argument: {"jobs": [id, ...]}. Reads only.
 create or replace function pgclaim.cancelled_v1(request jsonb)
 returns table (job_id bigint)
 language sql stable
 as $$
   select r.job_id from pgclaim.cancel_request r
-  where r.job_id in (select v::bigint from jsonb_array_elements_text(request -> 'jobs') v)
+  where not r.replaced and r.job_id in (select v::bigint from jsonb_array_elements_text(request -> 'jobs') v)
 $$;

@@ -20,10 +20,11 @@ begin
     execute format('grant execute on function
       pgclaim.job_key(integer, bigint), pgclaim.name_key(text, text, bigint), pgclaim.try_job_lock(text, bigint),
       pgclaim.require_read_committed(), pgclaim.backoff_ms(text, bigint, bigint, integer, float8),
-      pgclaim.register_v1(jsonb), pgclaim.wake_v1(jsonb), pgclaim.reap(integer), pgclaim.promote_due(integer),
+      pgclaim.register_v1(jsonb), pgclaim.put_in_force(integer, jsonb), pgclaim.use_revision_v1(integer),
+      pgclaim.revisions_v1(), pgclaim.wake_v1(jsonb), pgclaim.reap(integer), pgclaim.promote_due(integer),
       pgclaim.prune(integer, bigint), pgclaim.has_ready(text[], boolean), pgclaim.claim_v1(jsonb), pgclaim.fence_v1(jsonb),
       pgclaim.end_turn_v1(jsonb), pgclaim.finish_v1(jsonb), pgclaim.settle_v1(jsonb), pgclaim.cancel_query_v1(jsonb),
-      pgclaim.lock_gates(text[]), pgclaim.refill(text), pgclaim.promote(bigint, text), pgclaim.draw_places(text[]),
+      pgclaim.lock_gates(text[], text[]), pgclaim.refill(text), pgclaim.promote(bigint, text), pgclaim.draw_places(text[]),
       pgclaim.recheck_gates(integer),
       pgclaim.take_locks(bigint, text, text, text[], text[], text[], integer[], boolean, bigint[], boolean[], bigint[], integer, bigint),
       pgclaim.current_maxes(text, text, jsonb, text[], integer[]), pgclaim.render_key(text, jsonb),
@@ -40,7 +41,7 @@ begin
     execute format('grant select, update, delete on pgclaim.unique_key to %I', role_name);
     execute format('grant select, delete on pgclaim.cancel_request to %I', role_name);
     execute format('grant select, insert, update, delete on pgclaim.schedule to %I', role_name);
-    execute format('grant select, insert on pgclaim.revision to %I', role_name);
+    execute format('grant select, insert, update on pgclaim.revision to %I', role_name);
     execute format('grant select, insert, update on pgclaim.kind to %I', role_name);
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
     execute format('grant select, insert, update, delete on pgclaim.attempt, pgclaim.tick, pgclaim.history to %I', role_name);
@@ -49,11 +50,11 @@ begin
       pgclaim.job_key(integer, bigint), pgclaim.try_job_lock(text, bigint), pgclaim.require_read_committed(),
       pgclaim.retry_v1(bigint), pgclaim.discard_v1(bigint), pgclaim.skip_v1(bigint), pgclaim.cancel_v1(bigint),
       pgclaim.lock_for_operator(bigint), pgclaim.lock_dead_letter(bigint), pgclaim.take_out(bigint, text, text),
-      pgclaim.job_v1(bigint), pgclaim.name_key(text, text, bigint), pgclaim.lock_gates(text[]), pgclaim.refill(text),
+      pgclaim.job_v1(bigint), pgclaim.name_key(text, text, bigint), pgclaim.lock_gates(text[], text[]), pgclaim.refill(text),
       pgclaim.promote(bigint, text),
       pgclaim.current_maxes(text, text, jsonb, text[], integer[]), pgclaim.render_key(text, jsonb),
       pgclaim.pause_queue_v1(text), pgclaim.resume_queue_v1(text), pgclaim.schedules_v1(),
-      pgclaim.pause_schedule_v1(text), pgclaim.resume_schedule_v1(text)
+      pgclaim.pause_schedule_v1(text), pgclaim.resume_schedule_v1(text), pgclaim.revisions_v1()
       to %I', role_name);
     execute format('grant select on pgclaim.installation, pgclaim.kind, pgclaim.revision, pgclaim.tick to %I', role_name);
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
@@ -64,6 +65,6 @@ begin
     execute format('grant select, update on pgclaim.schedule to %I', role_name);
     execute format('grant select, update, delete on pgclaim.unique_key to %I', role_name);
     execute format('grant select, delete on pgclaim.reservation to %I', role_name);
-    execute format('grant select, insert, delete on pgclaim.cancel_request to %I', role_name);
+    execute format('grant select, insert, update, delete on pgclaim.cancel_request to %I', role_name);
   end if;
 end $$;

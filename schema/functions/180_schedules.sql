@@ -45,8 +45,9 @@ end $$;
 -- Each in a sub-block: one that fails stays due, goes to the end of wake's list and is named; the others fire.
 -- Argument: {"queues": [text], "schedules": [{"name", "definition", "nextAt": timestamptz (as wake gave it),
 --           "occurrences": [timestamptz, ...] (those to enqueue, maybe none), "newNextAt": timestamptz}, ...]}
--- Answers:  {"fired": [{"name", "jobs": [id, ...]}, ...] (without those that somebody else fired; jobs that are new or were
---           changed by it), "faults": [{"name", "sqlstate"}, ...], "ready": boolean (is anything due in these queues now)}
+-- Answers:  {"fired": [{"name", "jobs": [id, ...], "duplicates": [id, ...]}, ...] (without those that somebody else fired;
+--           jobs that are new or were changed by it; those that kept an occurrence out by its unique key, a dead letter
+--           until somebody retries or discards it), "faults": [{"name", "sqlstate"}, ...], "ready": boolean (is anything due in these queues now)}
 -- Locks:    the schedules' rows, only tried: one that is locked is being fired. A unique key that somebody holds without
 --           having committed is waited for two seconds.
 -- Raises:   PC001.
@@ -58,6 +59,7 @@ declare
   r record;
   s record;
   jobs jsonb;
+  duplicates jsonb;
   fired jsonb := '[]';
   faults jsonb := '[]';
 begin
@@ -76,8 +78,12 @@ begin
       for update skip locked;
       continue when not found;
       jobs := '[]';
+      duplicates := '[]';
       if jsonb_array_length(r.occurrences) > 0 then
-        select coalesce(jsonb_agg(e.job_id::text order by e.i) filter (where e.type <> 'duplicate'), '[]') into jobs
+        select
+          coalesce(jsonb_agg(e.job_id::text order by e.i) filter (where e.type <> 'duplicate'), '[]'),
+          coalesce(jsonb_agg(distinct e.job_id::text) filter (where e.type = 'duplicate'), '[]')
+        into jobs, duplicates
         from pgclaim.enqueue_v1(jsonb_build_object(
           'strict', true,
           'jobs', (
@@ -85,6 +91,8 @@ begin
             from jsonb_array_elements(r.occurrences) with ordinality u(at, o)
           )
         )) e;
+        -- An occurrence may also be kept out by one before it, which is new.
+        duplicates := duplicates - array(select jsonb_array_elements_text(jobs));
       end if;
       update pgclaim.schedule o
       set
@@ -94,7 +102,7 @@ begin
         failed_at = null,
         fault = null
       where o.name = r.name;
-      fired := fired || jsonb_build_object('name', r.name, 'jobs', jobs);
+      fired := fired || jsonb_build_object('name', r.name, 'jobs', jobs, 'duplicates', duplicates);
     exception when others then
       faults := faults || jsonb_build_object('name', r.name, 'sqlstate', sqlstate);
       update pgclaim.schedule o

@@ -90,7 +90,9 @@ export function createApp<Bindings extends object = object>(
   app.post("/api/jobs", guard("/api/jobs", "enqueue"), async (c) => {
     const { jobs, many } = parseJobs(await body(c.req.raw));
     const enqueued = await (await claimerFor(c)).enqueueByKind(jobs);
-    return c.json(many ? enqueued : enqueued[0], 201);
+    // 201 says that there is a job which was not there before.
+    const isNew = enqueued.some(({ type }) => type === "enqueued" || type === "successor");
+    return c.json(many ? enqueued : enqueued[0], isNew ? 201 : 200);
   });
 
   app.get("/api/jobs/:id", guard("/api/jobs/{id}", "read", "operate"), async (c) => {

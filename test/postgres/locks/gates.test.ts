@@ -126,9 +126,56 @@ describe("jobs that wait for one busy tenant", () => {
         "select gate, count(*)::integer as n from pgclaim.job where state = 'ready' group by 1 order by 1",
       ),
     ).toEqual([
-      { gate: "limit:tenant:a", n: 3 },
-      { gate: "limit:tenant:b", n: 3 },
+      { gate: "limit:default:tenant:a", n: 3 },
+      { gate: "limit:default:tenant:b", n: 3 },
     ]);
+  });
+});
+
+describe("a name that jobs of several queues share", () => {
+  it.each(["a paused one", "one that nobody serves"])("lets those of the others pass those of %s", async (which) => {
+    const world = await install([
+      { name: "off", queue: "off", limitNames: ["tenant:{t}"], limitMaxes: [2] },
+      { name: "on", limitNames: ["tenant:{t}"], limitMaxes: [2] },
+      { name: "offx", queue: "off", locks: ["name:{t}"] },
+      { name: "onx", locks: ["name:{t}"] },
+    ]);
+    if (which === "a paused one") await world.sql.query("select pgclaim.pause_queue_v1('off')");
+    for (const kind of ["off", "offx"]) {
+      await add(
+        world.sql,
+        kind,
+        Array.from({ length: 9 }, () => ({ t: "a" })),
+      );
+    }
+    const wanted = [await addOne(world.sql, "on", { t: "a" }), await addOne(world.sql, "onx", { t: "a" })];
+    const session = await claim(world, {
+      kinds: ["on", "onx"],
+      queues: which === "a paused one" ? ["off", "default"] : ["default"],
+    });
+    expect(session.jobs.map(({ id }) => id).sort()).toEqual(wanted.sort());
+    await end(world, session, "done");
+  });
+
+  it("is one limit for all of them all the same", async () => {
+    const world = await install([
+      { name: "one", queue: "one", limitNames: ["tenant:{t}"], limitMaxes: [2] },
+      { name: "two", queue: "two", limitNames: ["tenant:{t}"], limitMaxes: [2] },
+    ]);
+    for (const kind of ["one", "two"]) {
+      await add(
+        world.sql,
+        kind,
+        Array.from({ length: 4 }, () => ({ t: "a" })),
+      );
+    }
+    const sessions = await Promise.all(
+      ["one", "two"].map((queue) => claim(world, { kinds: ["one", "two"], queues: [queue], batch: 1 })),
+    );
+    expect(sessions.map(({ jobs }) => jobs.length)).toEqual([1, 1]);
+    const more = await claim(world, { kinds: ["one", "two"], queues: ["one", "two"] });
+    expect(more.jobs).toEqual([]);
+    expect(Object.keys(more.skipped)).toEqual(["limit-full"]);
   });
 });
 

@@ -227,7 +227,7 @@ describe("max", () => {
     ]);
     await addOne(world.sql, "m", { t: "x" });
     expect(await world.rows("select gate, gate_width from pgclaim.job")).toEqual([
-      { gate: "limit:tenant:x", gate_width: 2 },
+      { gate: "limit:default:tenant:x", gate_width: 2 },
     ]);
   });
 });

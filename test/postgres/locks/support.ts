@@ -37,7 +37,7 @@ export async function registerKinds(
   kinds: readonly LockKind[],
   queueMax: Readonly<Record<string, number>> = {},
 ): Promise<number> {
-  const deployment = { kinds: kinds.map(policy), queueMax };
+  const deployment = { kinds: kinds.map(policy), queueMax, queues: ["default"] };
   const { rows } = await db.query<{ n: number }>("select pgclaim.register_v1($1) as n", [
     JSON.stringify({ digest: JSON.stringify(deployment), ...deployment }),
   ]);

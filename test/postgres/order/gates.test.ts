@@ -354,6 +354,75 @@ describe("finish", () => {
     expect(await line(world.sql, "y")).toEqual(["4 ready"]);
   });
 
+  it("leaves a gate that somebody holds to the next wake: a caller that set its constraints immediate stops no tick", async () => {
+    const world = await installOrdered();
+    await putMany(world, "x", 2);
+    await put(world.sql, "y", 1);
+    const caller = await world.connect();
+    await at(caller, "read committed");
+    await put(caller, "x", 3);
+    await caller.query("set constraints all immediate");
+    expect(await runTick(world, { batch: 1 })).toHaveLength(1);
+    expect(await runTick(world, { batch: 1 }, "failed")).toHaveLength(1);
+    expect(await notes(world.sql)).toEqual(["order:k:x"]);
+    expect(await line(world.sql, "x")).toEqual(["2 blocked"]);
+    expect(await line(world.sql, "y")).toEqual(["1 ready"]);
+    // As long as the gate is held nobody of its key runs, and a wake waits for nobody either.
+    expect((await wake(world.sql)).faults).toEqual([]);
+    expect(await line(world.sql, "x")).toEqual(["2 blocked"]);
+    await caller.query("commit");
+    await wake(world.sql);
+    expect(await line(world.sql, "x")).toEqual(["2 ready", "3 blocked"]);
+    await elapse(world);
+    expect(await runTick(world)).toHaveLength(3);
+    expect((await finished(world.sql)).sort()).toEqual([1, 1, 2, 3]);
+  });
+
+  it.each(["done", "failed", "dead", "released", "snoozed"] as const)(
+    "of jobs that ended %s needs no gate that is held, of an order, a limit or a name, and the wake after it puts all right",
+    async (outcome) => {
+      const world = await installOrdered([
+        { ...keyed, name: "a" },
+        { name: "l", limitNames: ["{k}"], limitMaxes: [1], minBackoffMs: 0, maxBackoffMs: 0 },
+        { name: "x", locks: ["{k}"], minBackoffMs: 0, maxBackoffMs: 0 },
+      ]);
+      for (const kind of ["a", "l", "x"]) for (const n of [1, 2, 3]) await put(world.sql, "g", n, { kind });
+      const holder = await world.connect();
+      await holder.query("begin");
+      await holder.query("select pgclaim.lock_gates(array(select distinct gate from pgclaim.job))");
+      const kinds = ["a", "l", "x"];
+      expect((await runTick(world, { kinds, batch: 3 }, outcome)).length).toBeGreaterThan(0);
+      expect((await notes(world.sql)).length).toBeGreaterThan(0);
+      await holder.query("commit");
+      for (let rounds = 0; rounds < 12; rounds++) {
+        await elapse(world);
+        await wake(world.sql);
+        await runTick(world, { kinds });
+      }
+      const left = await world.rows("select kind from pgclaim.job where state <> 'dead'");
+      // A dead letter halts its key, and nothing else.
+      expect(left).toEqual(outcome === "dead" ? left.filter(({ kind }) => kind === "a") : []);
+    },
+  );
+
+  it("waits for a gate that it enqueues behind: the place is drawn there", async () => {
+    const world = await installOrdered();
+    await put(world.sql, "x", 1);
+    const tick = await claimLine(world);
+    await fence(world.sql, { tick: tick.tick, jobs: tick.jobs });
+    await put(tick.client, "y", 2);
+    const holder = await world.connect();
+    await holder.query("begin");
+    await holder.query("select pgclaim.lock_gates(array['order:k:y'])");
+    const pid = await pidOf(tick.client);
+    const finishing = finish(tick.client, tick.tick, [{ id: the(tick.jobs).id, n: 1, outcome: "done" }]);
+    await waitsForLock(world, pid);
+    await holder.query("commit");
+    await finishing;
+    expect(await notes(world.sql)).toEqual([]);
+    expect(await line(world.sql, "y")).toEqual(["2 ready"]);
+  });
+
   it("sets nothing free early: between a tick's claim and its finish nobody holds a gate", async () => {
     const world = await installOrdered();
     await putMany(world, "x", 2);

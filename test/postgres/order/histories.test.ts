@@ -327,8 +327,8 @@ describe("two ticks, each with a job of the key the other one enqueues into", ()
     const world = await installOrdered();
     await alter(world.sql, "pgclaim.finish_v1(jsonb)", [
       [
-        "select j.gate from pgclaim.job j where j.gate is not null and j.place is null",
-        "select null::text where false",
+        "select j.gate, true from pgclaim.job j where j.gate is not null and j.place is null",
+        "select null::text, true where false",
       ],
       [
         "-- Places for what this tick has enqueued, and then",

@@ -3,7 +3,7 @@
 
 import { describe, expect, it } from "vitest";
 import { endsWithin } from "../../support/gate.ts";
-import { enqueue, kill, pidOf, sqlState, the, waitsForLock } from "../sql/support.ts";
+import { enqueue, failure, kill, pidOf, sqlState, the, waitsForLock } from "../sql/support.ts";
 import { at, installOrdered, keyed, levels, line, notes, put, recheck } from "./support.ts";
 
 describe("two enqueuers of one key", () => {
@@ -142,6 +142,21 @@ describe("one transaction", () => {
     await client.query("commit");
     expect(await line(world.sql, "x")).toEqual(["1 ready", "4 blocked"]);
     expect(await line(world.sql, "y")).toEqual([]);
+  });
+
+  it("may enqueue behind 2,000 keys and not behind 2,001: the server's lock table is everybody's", async () => {
+    const world = await installOrdered();
+    const many = (count: number) =>
+      world.sql.query(
+        `select count(*) from generate_series(1, $1) k, lateral pgclaim.enqueue('a', jsonb_build_object('k', k::text, 'n', k)) e`,
+        [count],
+      );
+    const { code, message } = await failure(many(2_001));
+    expect(code).toBe("PC006");
+    expect(message).toContain("2001 ordering keys, names and limits; at most 2000 fit");
+    expect(await world.value("select count(*)::integer from pgclaim.job")).toBe(0);
+    await many(2_000);
+    expect(await world.value("select count(*)::integer from pgclaim.job where state = 'ready'")).toBe(2_000);
   });
 
   it("may set all constraints immediate: its places are drawn at once, and the gate is held until its commit", async () => {

@@ -13,6 +13,8 @@ export interface KeyedKind extends KindSpec {
   readonly whenMissed?: "dead" | "run";
   readonly deadlineMs?: number;
   readonly locks?: readonly string[];
+  readonly limitNames?: readonly string[];
+  readonly limitMaxes?: readonly number[];
 }
 
 /** A kind whose key is `k:` and the payload's k. Failures are due again at once. */

@@ -135,6 +135,35 @@ describe("priority", () => {
     ]);
   });
 
+  it("is denied to whoever gave the right away with SET ROLE", async () => {
+    const { world } = await worldOf(noted([], { kind: "a" }));
+    const enqueuer = await roleFor(world, "enqueue");
+    const role = (await enqueuer.client.query<{ name: string }>("select quote_ident(current_user) as name")).rows[0]
+      ?.name;
+    const owner = await world.connect();
+    const call = `select * from pgclaim.enqueue_v1('{"strict": true, "jobs": [{"kind": "a", "payload": {}, "priority": 0}]}')`;
+    await owner.query(`set role ${role}`);
+    expect(await sqlState(owner.query(call))).toBe("PC003");
+    await owner.query("reset role");
+    await owner.query(call);
+  });
+
+  it("and a place in the past are for a role that may run jobs: anybody else's run_at that has passed is now", async () => {
+    const { world } = await worldOf(noted([], { kind: "a", deadline: "1h" }));
+    const [runner, enqueuer] = [await roleFor(world, "run"), await roleFor(world, "enqueue")];
+    const yesterday = new Date(Date.now() - 86_400_000);
+    const tomorrow = new Date(Date.now() + 86_400_000);
+    await enqueue(runner, "a", 1, { runAt: yesterday });
+    await enqueue(enqueuer, "a", 2, { runAt: yesterday });
+    await enqueue(enqueuer, "a", 3, { runAt: tomorrow });
+    const rows = await world.rows<{ run_at: Date; enqueued_at: Date; deadline_at: Date }>(
+      "select run_at, enqueued_at, deadline_at from pgclaim.job order by id",
+    );
+    expect(rows.map(({ run_at }) => run_at)).toEqual([yesterday, expect.any(Date), tomorrow]);
+    expect(Math.abs((rows[1]?.run_at.getTime() ?? 0) - (rows[1]?.enqueued_at.getTime() ?? 0))).toBeLessThan(1_000);
+    for (const { run_at, deadline_at } of rows) expect(deadline_at.getTime() - run_at.getTime()).toBe(3_600_000);
+  });
+
   it.each([-1, 4, 1.5, "0", true])("refuses %j, from code and from SQL", async (priority) => {
     const { world, claimer } = await worldOf(noted([], { kind: "a" }));
     await expect(enqueue(claimer, "a", 1, { priority })).rejects.toMatchObject({ code: "PGCLAIM_INVALID_OPTION" });

@@ -272,10 +272,15 @@ describe("a unique key of the kind", () => {
     const world = await scheduledWorld([schedule("a", { job: keyed, catchUp: "all" })], { jobs: [keyed] });
     await dueSince(world, 5);
     const first = await invoke(world.claimer);
-    expect(first.fired).toMatchObject([{ schedule: "a", jobs: [expect.any(String)] }]);
+    expect(first.fired).toMatchObject([{ schedule: "a", jobs: [expect.any(String)], duplicates: [] }]);
     expect(first.fired[0]?.jobs).toHaveLength(1);
     await dueSince(world, 2);
-    expect(await invoke(world.claimer)).toMatchObject({ fired: [], faults: [] });
+    // What keeps an occurrence out is named: it may be a dead letter that nobody looks at.
+    await world.sql.query("update pgclaim.job set state = 'dead', dead_at = now(), dead_reason = 'handler'");
+    expect(await invoke(world.claimer)).toMatchObject({
+      fired: [{ schedule: "a", jobs: [], duplicates: first.fired[0]?.jobs }],
+      faults: [],
+    });
     expect(await world.value("select count(*)::integer from pgclaim.job")).toBe(1);
     expect((await states(world))[0]?.next_at.getTime()).toBeGreaterThan(Date.now() - 60_000);
   });

@@ -229,7 +229,7 @@ describe("fire_v1", () => {
   it("fires what is as the caller saw it, and says that there is work", async () => {
     const world = await scheduledWorld([schedule("a")]);
     expect(await fire(world)).toEqual({
-      fired: [{ name: "a", jobs: [expect.stringMatching(/^\d+$/)] }],
+      fired: [{ name: "a", jobs: [expect.stringMatching(/^\d+$/)], duplicates: [] }],
       faults: [],
       ready: true,
     });

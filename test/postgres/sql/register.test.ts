@@ -2,8 +2,19 @@
 // comes second, comes back or comes at the same instant must never set a newer policy back.
 
 import { describe, expect, it } from "vitest";
-import { setup } from "../../support/world.ts";
-import { enqueueOne, type Installation, job, type KindSpec, policy, register, sqlState } from "./support.ts";
+import { setup, type World } from "../../support/world.ts";
+import {
+  claimer,
+  enqueueOne,
+  type Installation,
+  ids,
+  job,
+  type KindSpec,
+  policy,
+  register,
+  sqlState,
+  wake,
+} from "./support.ts";
 
 const kinds = async (world: Pick<Installation, "rows">) =>
   Object.fromEntries(
@@ -125,6 +136,96 @@ describe("register", () => {
     await enqueueOne(enqueuer);
     await world.sql.query("set lock_timeout = '100ms'");
     expect(await register(world.sql, [{ name: "a", maxAttempts: 7 }])).toBe(2);
+  });
+});
+
+describe("a rollback", () => {
+  const use = async (world: Pick<World, "value">, n: number) =>
+    world.value<Record<string, unknown>>("select pgclaim.use_revision_v1($1)", [n]);
+  const old = {
+    digest: "old",
+    queues: ["default"],
+    kinds: [policy({ name: "a", maxAttempts: 3 })],
+    queueMax: { default: 3 },
+  };
+  const newer = { digest: "newer", queues: ["default"], kinds: [policy({ name: "a", maxAttempts: 9 })], queueMax: {} };
+  const deploy = (world: Pick<World, "value">, request: object) =>
+    world.value<number>("select pgclaim.register_v1($1)", [JSON.stringify(request)]);
+  const rule = { name: "s", cron: "* * * * *", timeZone: "UTC", kind: "a", payload: {}, catchUp: "last" };
+
+  it("is seen by the deployment that is back, and put right by use_revision_v1", async () => {
+    const world = await setup();
+    expect(await deploy(world, { ...old, schedules: [{ ...rule, definition: "1" }] })).toBe(1);
+    expect(await wake(world.sql, { digest: "old" })).toMatchObject({ revision: 1, supersededBy: null });
+    expect(await deploy(world, { ...newer, schedules: [] })).toBe(2);
+    const id = await enqueueOne(world.sql);
+    // The old one is back, under its digest: nothing changes by itself, but its wake says so.
+    expect(await deploy(world, { ...old, schedules: [{ ...rule, definition: "1" }] })).toBe(1);
+    expect(await wake(world.sql, { digest: "old" })).toMatchObject({ revision: 1, supersededBy: 2 });
+    expect(await wake(world.sql, { digest: "newer" })).toMatchObject({ revision: 2, supersededBy: null });
+    expect((await claimer(world, { revision: 1 })).jobs).toEqual([]);
+
+    expect(await use(world, 1)).toEqual({ type: "used", revision: 3 });
+    expect(await kinds(world)).toEqual({ a: [3, 3] });
+    expect(await world.rows("select name, max from pgclaim.queue")).toEqual([{ name: "default", max: 3 }]);
+    expect(await world.rows("select name, definition, revision from pgclaim.schedule")).toEqual([
+      { name: "s", definition: "1", revision: 3 },
+    ]);
+    expect(await wake(world.sql, { digest: "old" })).toMatchObject({ revision: 3, supersededBy: null });
+    expect(await wake(world.sql, { digest: "newer" })).toMatchObject({ revision: 2, supersededBy: 3 });
+    const session = await claimer(world, { revision: 3 });
+    expect(ids(session.jobs)).toEqual([id]);
+    await session.client.query("rollback");
+    expect(await world.rows("select n, digest, kinds from pgclaim.revisions_v1()")).toEqual([
+      { n: 3, digest: "old", kinds: ["a"] },
+      { n: 2, digest: "newer", kinds: ["a"] },
+    ]);
+    // And forward again.
+    expect(await use(world, 2)).toEqual({ type: "used", revision: 4 });
+    expect(await kinds(world)).toEqual({ a: [4, 9] });
+    expect(await world.rows("select from pgclaim.schedule")).toEqual([]);
+  });
+
+  it("sees a schedule that the newer deployment changed or dropped, and no change of others", async () => {
+    const world = await setup();
+    await deploy(world, { ...old, schedules: [{ ...rule, definition: "1" }] });
+    await deploy(world, { ...old, digest: "changed", schedules: [{ ...rule, definition: "2" }] });
+    expect(await wake(world.sql, { digest: "old" })).toMatchObject({ supersededBy: 2 });
+    await deploy(world, { digest: "elsewhere", queues: ["other"], kinds: [policy({ name: "b", queue: "other" })] });
+    expect(await wake(world.sql, { digest: "changed" })).toMatchObject({ revision: 2, supersededBy: null });
+    await deploy(world, { ...old, digest: "dropped", schedules: [] });
+    expect(await wake(world.sql, { digest: "changed" })).toMatchObject({ revision: 2, supersededBy: 4 });
+  });
+
+  it("to what is in force, was never there, or was registered by an older release changes nothing", async () => {
+    const world = await setup();
+    await deploy(world, old);
+    await deploy(world, newer);
+    await world.sql.query("update pgclaim.revision set deployment = null where n = 1");
+    expect(await use(world, 2)).toEqual({ type: "current" });
+    expect(await use(world, 7)).toEqual({ type: "not-found" });
+    expect(await use(world, 1)).toEqual({ type: "unknown" });
+    expect(await wake(world.sql, { digest: "old" })).toMatchObject({ revision: 1, supersededBy: null });
+    expect(await kinds(world)).toEqual({ a: [2, 9] });
+  });
+});
+
+describe("the limits of queues", () => {
+  it("that another deployment serves are left alone", async () => {
+    const world = await setup();
+    const deploy = (digest: string, queues: string[], queueMax: object) =>
+      world.value("select pgclaim.register_v1($1)", [JSON.stringify({ digest, kinds: [], queues, queueMax })]);
+    await deploy("one", ["one"], { one: 1 });
+    await deploy("two", ["two"], { two: 2 });
+    expect(await world.rows("select name, max from pgclaim.queue order by name")).toEqual([
+      { name: "one", max: 1 },
+      { name: "two", max: 2 },
+    ]);
+    await deploy("one without", ["one"], {});
+    expect(await world.rows("select name, max from pgclaim.queue order by name")).toEqual([
+      { name: "one", max: null },
+      { name: "two", max: 2 },
+    ]);
   });
 });
 

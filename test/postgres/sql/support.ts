@@ -297,6 +297,7 @@ export async function settle(
 
 export interface Wake {
   readonly revision: number | null;
+  readonly supersededBy: number | null;
   readonly ready: boolean;
   readonly suspects: boolean;
   readonly crashed: number;

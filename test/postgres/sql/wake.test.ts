@@ -30,6 +30,7 @@ import {
 
 const IDLE: Wake = {
   revision: null,
+  supersededBy: null,
   ready: false,
   suspects: false,
   crashed: 0,

@@ -2,11 +2,11 @@
 // long, stops a tick or a wake.
 
 import { describe, expect, it } from "vitest";
-import { deadLetter, defineJob, type Tx } from "../../../src/index.ts";
+import { deadLetter, defineJob, snooze, type Tx } from "../../../src/index.ts";
 import { effects, invoke, makeDue, rendezvous } from "../../support/engine.ts";
 import { endsWithin } from "../../support/gate.ts";
 import { claimOn, wake } from "../sql/support.ts";
-import { jobs, keyed, keyedWorld, keys, put, putOne } from "./support.ts";
+import { jobs, type Keyed, keyed, keyedWorld, keys, put, putOne } from "./support.ts";
 
 const template = { payload: keyed, uniqueKey: "{key}" } as const;
 const keep = defineJob({ kind: "keep", ...template });
@@ -73,7 +73,7 @@ describe("a job that runs", () => {
     await session.client.query("rollback");
   });
 
-  it("and has crashed is followed, and runs again", async () => {
+  it("and crashes is followed, and not tried again: that would be the old payload's work after the new one's", async () => {
     const ran: number[] = [];
     const world = await keyedWorld([replace.handle(({ payload }) => void ran.push(payload.value))]);
     await putOne(world.sql, one("replace", "k", 1));
@@ -85,9 +85,94 @@ describe("a job that runs", () => {
     expect((await putOne(world.sql, one("replace", "k", 2))).type).toBe("successor");
     await invoke(world.claimer);
     await invoke(world.claimer);
-    expect(ran.sort()).toEqual([1, 2]);
+    expect(ran).toEqual([2]);
+    expect(await jobs(world)).toEqual([]);
+    expect(await endings(world)).toEqual({ 1: "cancelled", 2: "done" });
+    expect(await world.rows("select from pgclaim.cancel_request")).toEqual([]);
+  });
+
+  it.each([
+    ["fails", "failed"],
+    ["asks for the dead letters", "dead"],
+    ["snoozes", "snoozed"],
+  ] as const)("and %s after it was replaced is not tried again beside its successor", async (_, how) => {
+    const meeting = rendezvous();
+    const aborted: boolean[] = [];
+    const job = replace.handle(async ({ payload, signal }) => {
+      await meeting.meet(payload.value);
+      if (payload.value === 2) return;
+      aborted.push(signal.aborted);
+      if (how === "dead") return deadLetter("no");
+      if (how === "snoozed") return snooze("1ms");
+      throw new Error("no");
+    });
+    const world = await keyedWorld([job], { limits: { cancelPoll: "20ms" } });
+    await putOne(world.sql, one("replace", "k", 1));
+    const running = invoke(world.claimer);
+    await meeting.arrived(1);
+    expect(await putOne(world.sql, one("replace", "k", 2))).toMatchObject({ type: "successor" });
+    meeting.release(1);
+    meeting.release(2);
+    await running;
+    await invoke(world.claimer);
+    expect(aborted).toEqual([false]);
+    expect(await jobs(world)).toEqual([]);
+    expect(await endings(world)).toEqual({ 1: "cancelled", 2: "done" });
+    expect(await keys(world)).toEqual({});
+    expect(await world.rows("select from pgclaim.cancel_request")).toEqual([]);
+  });
+
+  it("and fails is tried again if the caller that replaced it rolls back", async () => {
+    const meeting = rendezvous();
+    const job = replace.handle(async ({ payload, job: { attempt } }) => {
+      await meeting.meet(payload.value);
+      if (attempt === 1) throw new Error("no");
+    });
+    const world = await keyedWorld([job]);
+    await putOne(world.sql, one("replace", "k", 1));
+    const running = invoke(world.claimer);
+    await meeting.arrived(1);
+    const caller = await world.connect();
+    await caller.query("begin");
+    expect(await putOne(caller, one("replace", "k", 2))).toMatchObject({ type: "successor" });
+    meeting.release(1);
+    expect(await running).toMatchObject({ retried: 1 });
+    await caller.query("rollback");
+    await makeDue(world);
+    expect(await invoke(world.claimer)).toMatchObject({ done: 1 });
+    expect(await endings(world)).toEqual({ 1: "done" });
+  });
+
+  it("and is cancelled after it was replaced is stopped", async () => {
+    const meeting = rendezvous();
+    const job = replace.handle(async ({ payload, signal }) => {
+      await Promise.race([meeting.meet(payload.value), aborted(signal)]);
+      signal.throwIfAborted();
+    });
+    const world = await keyedWorld([job], { limits: { cancelPoll: "20ms" } });
+    const first = await putOne(world.sql, one("replace", "k", 1));
+    const running = invoke(world.claimer);
+    await meeting.arrived(1);
+    await putOne(world.sql, one("replace", "k", 2));
+    expect(await world.claimer.cancel(first.id)).toEqual({ type: "requested" });
+    meeting.release(2);
+    await running;
+    await invoke(world.claimer);
+    expect(await endings(world)).toEqual({ 1: "cancelled", 2: "done" });
   });
 });
+
+/** How the jobs that are over have ended, by value. */
+async function endings(world: Pick<Keyed, "rows">): Promise<Record<string, string>> {
+  const rows = await world.rows<{ value: string; outcome: string }>(
+    "select payload ->> 'value' as value, outcome from pgclaim.history",
+  );
+  return Object.fromEntries(rows.map(({ value, outcome }) => [value, outcome]));
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => signal.addEventListener("abort", () => resolve(), { once: true }));
+}
 
 describe("inside the tick that runs it, where its lock is our own", () => {
   it.each([
@@ -245,7 +330,7 @@ describe("a replaced job", () => {
     expect([moved.type, moved.id === gated.id]).toEqual(["replaced", false]);
     expect(await world.rows("select id::text as id, locks, gate from pgclaim.job order by id")).toEqual([
       { id: same.id, locks: ["name:new"], gate: "order:a" },
-      { id: moved.id, locks: ["name:new"], gate: "lock:name:new" },
+      { id: moved.id, locks: ["name:new"], gate: "lock:default:name:new" },
     ]);
   });
 
@@ -418,6 +503,24 @@ describe("a caller's long transaction", () => {
     await makeDue(world);
     expect(await invoke(world.claimer)).toMatchObject({ done: 3 });
     expect(await effects(world)).toEqual([2, 3]);
+  });
+
+  it("that has inserted the keys of many handlers of a tick costs each an attempt, and the tick not its time", async () => {
+    const trigger = defineJob({ kind: "a.trigger", payload: keyed, retry: { minBackoff: "1s" } });
+    const wants = trigger.handle(async ({ payload, enqueue }) => {
+      await enqueue(keep, { key: `k${payload.value}`, value: payload.value });
+    });
+    const world = await keyedWorld([wants, keep.handle(() => {})]);
+    const client = await world.connect();
+    await client.query("begin");
+    const numbers = Array.from({ length: 12 }, (_, i) => i);
+    await put(client, ...numbers.map((n) => one("keep", `k${n}`, n)));
+    await put(world.sql, ...numbers.map((n) => one("a.trigger", `t${n}`, n)), one("a.trigger", "free", 99));
+    const report = await endsWithin(20_000, invoke(world.claimer), "the invocation");
+    expect(report).toMatchObject({ retried: 12, dead: 0 });
+    expect(report.ticks[0]).toMatchObject({ done: 1, fate: "committed" });
+    expect(report.error).toBeUndefined();
+    await client.query("commit");
   });
 
   it("holds no lock on anything after it", async () => {

@@ -30,6 +30,8 @@ export const report: InvocationReport = {
   released: 0,
   skipped: { busy: 2 },
   crashed: 0,
+  revision: 1,
+  supersededBy: null,
   fired: [],
   roundTrips: { session: 2, oneShot: 2 },
   wakeMs: 3,
