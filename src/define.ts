@@ -152,7 +152,7 @@ export interface JobSpec<
    * with `uniqueFor` throttles: one job a period.
    */
   readonly onConflict?: "keep" | "replace" | "reschedule";
-  /** When the job has to be finished, counted from its enqueue. Within a priority the earliest deadline runs first. */
+  /** When the job has to be finished, counted from when it is due. Within a priority the earliest deadline runs first. */
   readonly deadline?: Duration;
   /** What happens to a job whose deadline passed before it started. `"dead"` (default): a dead letter, `missed`. `"run"`. */
   readonly whenMissed?: "dead" | "run";
