@@ -95,7 +95,7 @@ export async function send(stage: Stage, processes: readonly Process[]): Promise
         jobIds.push(id);
         jobOf.set(report.transactionId, jobOf.get(report.transactionId) ?? id);
         count.enqueued++;
-      } else if (answer.status === 201 && type === "duplicate") duplicates.push(id);
+      } else if (answer.status === 200 && type === "duplicate") duplicates.push(id);
       else surprises.push(`report: ${answer.status} ${answer.text}`);
     }
     count.again += isNew ? times - 1 : times;
