@@ -6,6 +6,12 @@ import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { Miniflare } from "miniflare";
 import { deathwatch } from "./deathwatch.ts";
 
+/**
+ * As in wrangler.toml, unless PGCLAIM_COMPATIBILITY_DATE says otherwise: before 2026-03-17 a binary WebSocket message arrives as
+ * an ArrayBuffer, since then as a Blob, and the driver's connection depends on it.
+ */
+export const usualCompatibilityDate = process.env.PGCLAIM_COMPATIBILITY_DATE ?? "2026-11-01";
+
 export type WorkerdOptions = {
   /** The Worker as one ES module: `(await bundleWorker()).code`. */
   code: string;
@@ -13,7 +19,7 @@ export type WorkerdOptions = {
   bindings: Readonly<Record<string, string>>;
   /** Independent Workers (isolates) with the same code in this one process. Default 1. */
   workers?: number;
-  /** Default "2026-11-01", as in wrangler.toml. */
+  /** Default: {@link usualCompatibilityDate}. */
   compatibilityDate?: string;
   /** Gets each line the Workers log and what workerd itself says. Default: dropped. */
   onLog?: (line: WorkerdLog) => void;
@@ -67,7 +73,7 @@ export function startWorkerd(options: WorkerdOptions): Promise<Workerd> {
 }
 
 async function start(options: WorkerdOptions): Promise<Workerd> {
-  const { code, bindings, workers = 1, compatibilityDate = "2026-11-01", onLog } = options;
+  const { code, bindings, workers = 1, compatibilityDate = usualCompatibilityDate, onLog } = options;
   const env = Object.fromEntries(
     Object.entries(bindings).map(([name, value]) => [name, { type: "text" as const, value }]),
   );

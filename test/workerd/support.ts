@@ -7,7 +7,7 @@ import path from "node:path";
 import { Miniflare } from "miniflare";
 import { expect, onTestFinished } from "vitest";
 import { bundleWorker } from "../../scripts/world/worker_bundle.ts";
-import { startWorkerd, type Workerd } from "../../scripts/world/workerd.ts";
+import { startWorkerd, usualCompatibilityDate, type Workerd } from "../../scripts/world/workerd.ts";
 import type { ClaimerOptions, Enqueued, InvocationReport, LogEntry } from "../../src/index.ts";
 import { endsWithin, eventually } from "../support/gate.ts";
 import { setup, type World } from "../support/world.ts";
@@ -253,7 +253,7 @@ export async function startListening(lab: Lab, entry: string): Promise<{ readonl
       {
         config: {
           name: "listening",
-          compatibilityDate: "2026-11-01",
+          compatibilityDate: usualCompatibilityDate,
           // So that the handler can say when its caller has gone.
           compatibilityFlags: ["enable_request_signal"],
           manifest: { mainModule: "index.js", modules: { "index.js": { type: "esm", contents: code } } },
