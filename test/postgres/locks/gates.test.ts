@@ -157,6 +157,23 @@ describe("a name that jobs of several queues share", () => {
     await end(world, session, "done");
   });
 
+  it("is not mistaken for another one where the queue's name has a colon", async () => {
+    const world = await install([
+      { name: "off", queue: "q:x", locks: ["y"] },
+      { name: "on", queue: "q", locks: ["x:y"] },
+      { name: "offl", queue: "q:x", limitNames: ["y"], limitMaxes: [2] },
+      { name: "onl", queue: "q", limitNames: ["x:y"], limitMaxes: [2] },
+    ]);
+    await world.sql.query("select pgclaim.pause_queue_v1('q:x')");
+    for (const kind of ["off", "offl"]) await add(world.sql, kind, [{}, {}, {}]);
+    const wanted = [await addOne(world.sql, "on", {}), await addOne(world.sql, "onl", {})];
+    const session = await claim(world, { kinds: ["on", "onl"], queues: ["q", "q:x"] });
+    expect(session.jobs.map(({ id }) => id).sort()).toEqual(wanted.sort());
+    // Of a queue with a colon as many stand in the index as the limit allows.
+    expect(await ready(world)).toBe(2 + 2 + 1 + 1);
+    await end(world, session, "done");
+  });
+
   it("is one limit for all of them all the same", async () => {
     const world = await install([
       { name: "one", queue: "one", limitNames: ["tenant:{t}"], limitMaxes: [2] },
@@ -176,6 +193,18 @@ describe("a name that jobs of several queues share", () => {
     const more = await claim(world, { kinds: ["one", "two"], queues: ["one", "two"] });
     expect(more.jobs).toEqual([]);
     expect(Object.keys(more.skipped)).toEqual(["limit-full"]);
+  });
+});
+
+describe("jobs that waited at a gate before there was one in each queue", () => {
+  it("stand in the claim index in no larger a number than their limit allows", async () => {
+    const world = await install(KINDS);
+    await many(world, "l", 20, { t: "a" });
+    await many(world, "x", 20, { t: "a" });
+    // As the migrations before 0003 and their functions left them.
+    await world.sql.query("update pgclaim.job set gate = regexp_replace(gate, ':default:', ':')");
+    for (const gate of ["limit:tenant:a", "lock:tenant:a"]) await world.sql.query("select pgclaim.refill($1)", [gate]);
+    expect(await ready(world)).toBe(3 + 2);
   });
 });
 

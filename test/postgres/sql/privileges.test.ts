@@ -366,6 +366,38 @@ describe("grant_v1('enqueue')", () => {
     expect(the(rows).type).toBe("enqueued");
     expect(await job(world.sql, the(rows).job_id)).toMatchObject({ priority: 0, queue: "default" });
   });
+
+  it("cannot stand in the past by any of the three instants a job may have, which a role that runs may", async () => {
+    const world = await install([{ name: "a" }, { name: "late", ...{ whenMissed: "run" } }]);
+    const past = "2001-01-01T00:00:00Z";
+    const request = JSON.stringify({
+      jobs: [
+        { kind: "a", payload: {}, runAt: past },
+        { kind: "a", payload: {}, delayMs: -86_400_000 },
+        { kind: "a", payload: {}, runAt: past, delayMs: -86_400_000 },
+        { kind: "late", payload: {}, deadlineAt: past },
+      ],
+    });
+    const text = "select i from pgclaim.enqueue_v1($1)";
+    const early = "select count(*)::integer from pgclaim.job where least(run_at, rank) < now() - interval '1 hour'";
+    expect((await (await as(world, "enqueue")).query(text, [request])).rows).toHaveLength(4);
+    expect(await world.value(early)).toBe(0);
+    expect((await (await as(world, "run")).query(text, [request])).rows).toHaveLength(4);
+    expect(await world.value(early)).toBe(4);
+  });
+
+  it("cannot pass for a tick: its jobs get their places at COMMIT whatever it sets, and stop nobody's finish", async () => {
+    const world = await install([{ name: "a" }, { name: "ordered", ...{ orderingKey: "{k}" } }]);
+    const client = await as(world, "enqueue");
+    await client.query("set pgclaim.tick = 'x'");
+    for (const half of ["x", "y"]) {
+      const jobs = Array.from({ length: 1_001 }, (_, i) => ({ kind: "ordered", payload: { k: `${half}${i}` } }));
+      await client.query("select count(*) from pgclaim.enqueue_v1($1)", [JSON.stringify({ jobs })]);
+    }
+    expect(await world.value("select count(*)::integer from pgclaim.job where place is null")).toBe(0);
+    await enqueueOne(world.sql);
+    expect(await runTick(world, { kinds: ["a"] })).toHaveLength(1);
+  });
 });
 
 describe("grant_v1('run')", () => {

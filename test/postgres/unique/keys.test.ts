@@ -176,6 +176,34 @@ describe("once per period", () => {
 });
 
 describe("debounce", () => {
+  it("reschedule: a deadline that somebody asked for stays, whichever way in is used, until somebody asks for another", async () => {
+    const world = await keyedWorld([reschedule]);
+    const [first, second] = ["2098-01-01T00:00:00.000Z", "2099-01-01T00:00:00.000Z"];
+    const deadline = async () => (await jobs(world))[0]?.deadline_at?.toISOString();
+    await putOne(world.sql, { ...one("reschedule", "k", 1), deadlineAt: first });
+    await putOne(world.sql, { ...one("reschedule", "k", 1), delayMs: 60_000 });
+    expect(await deadline()).toBe(first);
+    const payload = JSON.stringify(one("reschedule", "k", 1).payload);
+    await world.sql.query("select pgclaim.enqueue('reschedule', $1, run_at => now() + interval '5 minutes')", [
+      payload,
+    ]);
+    expect(await deadline()).toBe(first);
+    await world.sql.query("select pgclaim.enqueue('reschedule', $1, deadline_at => $2)", [payload, second]);
+    expect(await deadline()).toBe(second);
+  });
+
+  it("reschedule: within one call too the last deadline that was asked for holds", async () => {
+    const world = await keyedWorld([reschedule]);
+    const [first, second] = ["2098-01-01T00:00:00.000Z", "2099-01-01T00:00:00.000Z"];
+    await put(
+      world.sql,
+      { ...one("reschedule", "k", 1), deadlineAt: first },
+      { ...one("reschedule", "k", 1), deadlineAt: second },
+      { ...one("reschedule", "k", 1), delayMs: 60_000 },
+    );
+    expect((await jobs(world)).map(({ deadline_at }) => deadline_at?.toISOString())).toEqual([second]);
+  });
+
   it("reschedule: each enqueue puts the job off, and the first payload stays", async () => {
     const world = await keyedWorld(all);
     const first = await putOne(world.sql, { ...one("reschedule", "k", 1), delayMs: 60_000 });
