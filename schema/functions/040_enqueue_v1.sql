@@ -12,8 +12,8 @@
 --           transaction costs the handler that wants the key one attempt, and not the tick its time. Gated jobs get their place at
 --           COMMIT, see place_at_commit. Any isolation level: it is called inside callers' own transactions.
 -- Security definer: a caller needs this function and nothing else; it reads policies the caller need not see. Only who may
--- also claim may choose a priority, or stand in the past: a run_at of anybody else that has passed is now, since whoever was
--- due first goes first. Locks and keys come from the kind and from nowhere else.
+-- also claim may choose a priority, or stand in the past: a run_at or deadline of anybody else that has passed is now, and a
+-- delay below zero none, since whoever was due first goes first. Locks and keys come from the kind and from nowhere else.
 create or replace function pgclaim.enqueue_v1(request jsonb)
 returns table (i integer, type text, job_id bigint, detail text)
 language plpgsql volatile security definer
@@ -87,9 +87,17 @@ begin
     return;
   end if;
 
-  if not trusted and request @? '$.jobs[*].runAt' then
+  if not trusted and request @? '$.jobs[*] ? (exists(@.runAt) || exists(@.delayMs) || exists(@.deadlineAt))' then
     request := jsonb_set(request, '{jobs}', (
-      select jsonb_agg(case when (e.v ->> 'runAt')::timestamptz < clock then e.v - 'runAt' else e.v end order by e.o)
+      select jsonb_agg(
+        e.v
+          - array_remove(array[
+            case when (e.v ->> 'runAt')::timestamptz < clock then 'runAt' end,
+            case when (e.v ->> 'delayMs')::float8 < 0 then 'delayMs' end
+          ], null)
+          || case when (e.v ->> 'deadlineAt')::timestamptz < clock then jsonb_build_object('deadlineAt', clock) else '{}' end
+        order by e.o
+      )
       from jsonb_array_elements(request -> 'jobs') with ordinality e(v, o)
     ));
   end if;
