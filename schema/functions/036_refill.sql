@@ -137,7 +137,8 @@ begin
                 j.limit_maxes
               )
             ) m(name, max)
-            where gate_name = 'limit:' || j.queue || ':' || m.name
+            -- As derive_jobs writes it; jobs from before migration 0003 have a gate without a queue.
+            where gate_name in ('limit:' || replace(j.queue, ':', '%3A') || ':' || m.name, 'limit:' || m.name)
           ),
           1000  -- the limit is gone
         )
