@@ -137,7 +137,9 @@ begin
         wanted[earlier] := u.v;
       when 'reschedule' then
         answers[u.o] := 'rescheduled';
-        wanted[earlier] := wanted[earlier] || jsonb_build_object('runAt', u.v -> 'runAt', 'delayMs', u.v -> 'delayMs');
+        wanted[earlier] := wanted[earlier]
+          || jsonb_build_object('runAt', u.v -> 'runAt', 'delayMs', u.v -> 'delayMs')
+          || case when u.v ->> 'deadlineAt' is not null then jsonb_build_object('deadlineAt', u.v -> 'deadlineAt') else '{}' end;
       else
         answers[u.o] := 'duplicate';
     end case;
@@ -410,7 +412,8 @@ begin
   end if;
   select d.* into n from pgclaim.derive_jobs(jsonb_build_array(job), array[new_id], clock) d;
   select case
-    when job ? 'deadlineAt' or h.deadline_at is null or h.deadline_at = h.run_at + k.deadline_ms * interval '1 millisecond'
+    -- Present and null is not asked for: that is what pgclaim.enqueue sends without one.
+    when job ->> 'deadlineAt' is not null or h.deadline_at is null or h.deadline_at = h.run_at + k.deadline_ms * interval '1 millisecond'
       then n.deadline_at
     else h.deadline_at
   end
