@@ -3,7 +3,7 @@
 
 import { describe, expect, it } from "vitest";
 import { endsWithin } from "../../support/gate.ts";
-import { enqueue, failure, kill, pidOf, sqlState, the, waitsForLock } from "../sql/support.ts";
+import { claimer, enqueue, failure, fence, finish, kill, pidOf, sqlState, the, waitsForLock } from "../sql/support.ts";
 import { at, installOrdered, keyed, levels, line, notes, put, recheck } from "./support.ts";
 
 describe("two enqueuers of one key", () => {
@@ -157,6 +157,32 @@ describe("one transaction", () => {
     expect(await world.value("select count(*)::integer from pgclaim.job")).toBe(0);
     await many(2_000);
     expect(await world.value("select count(*)::integer from pgclaim.job where state = 'ready'")).toBe(2_000);
+  });
+
+  it("that is a tick costs the handler an attempt that takes it beyond, and the others of the tick nothing", async () => {
+    const world = await installOrdered([keyed, { name: "b" }]);
+    const many = (k: string, count: number) =>
+      Array.from({ length: count }, (_, n) => ({ kind: "a", payload: { k: `${k}${n}`, n } }));
+    await enqueue(world.sql, 3, "b");
+    const { client, tick, jobs } = await claimer(world);
+    expect(jobs).toHaveLength(3);
+    await fence(world.sql, { tick, jobs });
+    // Two with finish, the second of which is beyond; one in its turn, which is beyond by itself.
+    const turn = JSON.stringify({ enqueue: many("turn", 2_100) });
+    await client.query("savepoint turn");
+    const { code } = await failure(client.query("select pgclaim.end_turn_v1($1)", [turn]));
+    expect(code).toBe("PC006");
+    await client.query("rollback to turn");
+    const ended = await finish(client, tick, [
+      { ...the(jobs), outcome: "done", enqueue: many("first", 1_100) },
+      { ...the(jobs, 1), outcome: "done", enqueue: many("second", 1_100) },
+      { ...the(jobs, 2), outcome: "failed", error: "PC006" },
+    ]);
+    expect(ended.map(({ job_id }) => job_id).sort()).toEqual([the(jobs, 1).id, the(jobs, 2).id]);
+    expect(ended.find(({ job_id }) => job_id === the(jobs, 1).id)?.error).toMatch(/^PC006: /);
+    expect(await world.value("select count(*)::integer from pgclaim.job where kind = 'a' and state = 'ready'")).toBe(
+      1_100,
+    );
   });
 
   it("may set all constraints immediate: its places are drawn at once, and the gate is held until its commit", async () => {

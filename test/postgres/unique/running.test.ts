@@ -5,7 +5,7 @@ import { describe, expect, it } from "vitest";
 import { deadLetter, defineJob, snooze, type Tx } from "../../../src/index.ts";
 import { effects, invoke, makeDue, rendezvous } from "../../support/engine.ts";
 import { endsWithin } from "../../support/gate.ts";
-import { claimOn, wake } from "../sql/support.ts";
+import { claimOn, fence, ids, settle, wake } from "../sql/support.ts";
 import { jobs, type Keyed, keyed, keyedWorld, keys, put, putOne } from "./support.ts";
 
 const template = { payload: keyed, uniqueKey: "{key}" } as const;
@@ -141,6 +141,40 @@ describe("a job that runs", () => {
     await makeDue(world);
     expect(await invoke(world.claimer)).toMatchObject({ done: 1 });
     expect(await endings(world)).toEqual({ 1: "done" });
+  });
+
+  it("and was to be cancelled when its tick was lost takes no new payload with it", async () => {
+    const ran: number[] = [];
+    const world = await keyedWorld([replace.handle(({ payload }) => void ran.push(payload.value))]);
+    const first = await putOne(world.sql, one("replace", "k", 1));
+    const session = await claimOn(await world.connect(), { kinds: ["replace"] });
+    await fence(world.sql, session);
+    expect(await world.claimer.cancel(first.id)).toEqual({ type: "requested" });
+    await session.client.end();
+    expect(await settle(world.sql, session)).toBe("lost");
+    // Nobody runs it, and the next wake takes it out.
+    expect((await putOne(world.sql, one("replace", "k", 2))).id).not.toBe(first.id);
+    await invoke(world.claimer);
+    await invoke(world.claimer);
+    expect(ran).toEqual([2]);
+    expect(await endings(world)).toEqual({ 1: "cancelled", 2: "done" });
+    expect(await keys(world)).toEqual({});
+  });
+
+  it("not, because its deadline has passed, stays a dead letter that says so when it is replaced", async () => {
+    const world = await keyedWorld([replace]);
+    const past = new Date(Date.UTC(2020, 0, 1)).toISOString();
+    const first = await putOne(world.sql, { ...one("replace", "k", 1), deadlineAt: past });
+    const session = await claimOn(await world.connect(), { kinds: ["replace"] });
+    expect(ids(session.jobs)).toEqual([first.id]);
+    expect((await putOne(world.sql, one("replace", "k", 2))).type).toBe("successor");
+    await session.client.query("select pgclaim.finish_v1($1)", [
+      JSON.stringify({ tick: session.tick, jobs: [{ ...session.jobs[0], outcome: "missed" }], invocation: "test" }),
+    ]);
+    await session.client.query("commit");
+    await wake(world.sql);
+    expect((await jobs(world)).map(({ id, state }) => ({ id, state }))).toContainEqual({ id: first.id, state: "dead" });
+    expect(await world.rows("select from pgclaim.cancel_request")).toEqual([]);
   });
 
   it("and is cancelled after it was replaced is stopped", async () => {
