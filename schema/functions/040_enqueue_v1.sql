@@ -358,7 +358,8 @@ end $$;
 --          key), running (reschedule, while the job runs), again (the key or the job is not what it was).
 -- Running is: somebody holds the job's lock, or an attempt of it is open, which tells inside a tick, where the lock may be
 -- our own. A lock without an attempt is somebody's for a moment, a tick's before its fence or a wake's: that is waited out. A
--- job of our tick that has missed its deadline has no attempt and will die, whatever is written to it.
+-- job of our tick that has missed its deadline has no attempt and will die, whatever is written to it. One that somebody wants
+-- cancelled counts as running: the next wake takes it out, with whatever payload it has by then.
 create or replace function pgclaim.change_holder(
   job_kind text, wanted text, holder_id bigint, conflict text, new_id bigint, job jsonb, clock timestamptz
 )
@@ -371,7 +372,9 @@ declare
   n record;
   is_free boolean;
   is_open boolean;
+  is_late boolean;
   will_miss boolean;
+  is_doomed boolean;
   moved_deadline timestamptz;
   tries integer := 0;
 begin
@@ -386,20 +389,23 @@ begin
     tries := tries + 1;
     perform pg_sleep(0.005);
   end loop;
-  will_miss := coalesce(current_setting('pgclaim.tick', true), '') <> '' and exists (
+  is_late := exists (
     select from pgclaim.job j
     where j.id = holder_id and j.when_missed = 'dead' and j.deadline_at < clock_timestamp() and j.state <> 'dead'
   );
-  if not is_free or is_open or will_miss then
+  will_miss := is_late and coalesce(current_setting('pgclaim.tick', true), '') <> '';
+  is_doomed := exists (select from pgclaim.cancel_request r where r.job_id = holder_id);
+  if not is_free or is_open or will_miss or is_doomed then
     if conflict = 'reschedule' then
       return 'running';
     end if;
     -- Its payload is being worked on, so a new one must not vanish into it. It runs on; should it not end done, it is not
-    -- tried again, since that would be the old payload's work after the new one's.
+    -- tried again, since that would be the old payload's work after the new one's. One that is late and was not started will be
+    -- a dead letter that says so, and stays one.
     update pgclaim.unique_key k set job_id = new_id where k.kind = job_kind and k.key = wanted;
     insert into pgclaim.cancel_request (job_id, replaced)
     select holder_id, true
-    where not will_miss or is_open
+    where is_open or not is_late
     on conflict on constraint cancel_request_pkey do nothing;
     return 'successor';
   end if;
