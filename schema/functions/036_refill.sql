@@ -56,6 +56,25 @@ begin
   return left_out;
 end $$;
 
+-- Asked of each handler of a tick when it has enqueued: refused in finish alone, one handler's keys, or a few of each, would
+-- cost the whole tick its commit and blame all its jobs for it. Leaves room for the gates of the tick's own jobs, 200 at most.
+-- Raises: PC006. Index: job_unplaced, which holds this transaction's rows only.
+create or replace function pgclaim.check_gates()
+returns void
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+declare
+  max_gates constant integer := 1800;
+  gates integer;
+begin
+  select count(distinct j.gate) into gates from pgclaim.job j where j.gate is not null and j.place is null;
+  if gates > max_gates then
+    raise exception 'This tick enqueues jobs of % ordering keys, names and limits; at most % fit.', gates, max_gates
+      using errcode = 'PC006', hint = 'Nothing of this handler is stored. Enqueue in smaller parts.';
+  end if;
+end $$;
+
 -- The only way into the claim index for a gated job. Under the gate's lock, and as a statement of its own, because a
 -- snapshot older than the lock would miss what its last holder did. Heals whatever stands wrong, whoever calls it.
 -- An ordering key: its row of the lowest place is the active one, ready or waiting for its time; a dead letter that halts

@@ -60,6 +60,7 @@ begin
       perform pgclaim.enqueue_v1(jsonb_build_object(
         'strict', true, 'jobs', e.enqueue, 'keysUntil', keys_until
       ));
+      perform pgclaim.check_gates();
     exception when others then
       refusals := refusals || jsonb_build_object(e.id::text, sqlstate || ': ' || sqlerrm);
     end;

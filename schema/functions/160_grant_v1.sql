@@ -24,7 +24,7 @@ begin
       pgclaim.revisions_v1(), pgclaim.wake_v1(jsonb), pgclaim.reap(integer), pgclaim.promote_due(integer),
       pgclaim.prune(integer, bigint), pgclaim.has_ready(text[], boolean), pgclaim.claim_v1(jsonb), pgclaim.fence_v1(jsonb),
       pgclaim.end_turn_v1(jsonb), pgclaim.finish_v1(jsonb), pgclaim.settle_v1(jsonb), pgclaim.cancel_query_v1(jsonb),
-      pgclaim.lock_gates(text[], text[]), pgclaim.refill(text), pgclaim.promote(bigint, text), pgclaim.draw_places(text[]),
+      pgclaim.lock_gates(text[], text[]), pgclaim.check_gates(), pgclaim.refill(text), pgclaim.promote(bigint, text), pgclaim.draw_places(text[]),
       pgclaim.recheck_gates(integer),
       pgclaim.take_locks(bigint, text, text, text[], text[], text[], integer[], boolean, bigint[], boolean[], bigint[], integer, bigint),
       pgclaim.current_maxes(text, text, jsonb, text[], integer[]), pgclaim.render_key(text, jsonb),

@@ -61,6 +61,7 @@ const calls: Record<string, string> = {
   render_key: `pgclaim.render_key('{k}', '{"k": 1}')`,
   render_keys: `pgclaim.render_keys(array['{k}'], '{"k": 1}')`,
   lock_gates: "pgclaim.lock_gates('{order:g}')",
+  check_gates: "pgclaim.check_gates()",
   refill: "pgclaim.refill('order:g')",
   promote: "pgclaim.promote(1, 'order:g')",
   draw_places: "pgclaim.draw_places('{order:g}')",
