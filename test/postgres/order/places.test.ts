@@ -148,7 +148,10 @@ describe("one transaction", () => {
     const world = await installOrdered();
     const many = (count: number) =>
       world.sql.query(
-        `select count(*) from generate_series(1, $1) k, lateral pgclaim.enqueue('a', jsonb_build_object('k', k::text, 'n', k)) e`,
+        `select count(*) from pgclaim.enqueue_v1((
+           select jsonb_build_object('jobs', jsonb_agg(
+             jsonb_build_object('kind', 'a', 'payload', jsonb_build_object('k', k::text, 'n', k))))
+           from generate_series(1, $1) k))`,
         [count],
       );
     const { code, message } = await failure(many(2_001));
