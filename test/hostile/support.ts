@@ -169,7 +169,7 @@ export const edgeNumber: fc.Arbitrary<number> = fc.oneof(
 );
 
 /** A JSON value of storable texts, and how deep it may go. */
-export function jsonOf(text: fc.Arbitrary<string>, depth = 4): fc.Arbitrary<unknown> {
+export function jsonOf(text: fc.Arbitrary<string>, depth = 4, key = text): fc.Arbitrary<unknown> {
   return fc.letrec<{ value: unknown }>((tie) => ({
     value: fc.oneof(
       { maxDepth: depth, withCrossShrink: true },
@@ -177,7 +177,7 @@ export function jsonOf(text: fc.Arbitrary<string>, depth = 4): fc.Arbitrary<unkn
       edgeNumber,
       text,
       fc.array(tie("value"), { maxLength: 4 }),
-      fc.array(fc.tuple(text, tie("value")), { maxLength: 4 }).map((entries) => Object.fromEntries(entries)),
+      fc.array(fc.tuple(key, tie("value")), { maxLength: 4 }).map((entries) => Object.fromEntries(entries)),
     ),
   })).value;
 }
