@@ -388,16 +388,17 @@ const fitting = fc.oneof(
   }),
 );
 
-const spoilt = fc.subarray(["method", "target", "credentials", "type", "trick"] as const, { maxLength: 2 });
+type Aspect = "method" | "target" | "credentials" | "type" | "trick";
+const aspects: Aspect[] = ["method", "target", "credentials", "type", "trick"];
 
 /** A request as it should be with up to two things of it spoilt, or one of which nothing fits. */
 export const hostileRequest: fc.Arbitrary<HostileRequest> = fc
   .record({
     fit: fitting,
     spoilt: fc.oneof(
-      { weight: 4, arbitrary: fc.constant([]) },
-      { weight: 5, arbitrary: spoilt },
-      { weight: 2, arbitrary: fc.constant(["method", "target", "credentials", "type", "trick"] as const) },
+      { weight: 4, arbitrary: fc.constant<Aspect[]>([]) },
+      { weight: 5, arbitrary: fc.subarray(aspects, { maxLength: 2 }) },
+      { weight: 2, arbitrary: fc.constant(aspects) },
     ),
     method,
     target,
@@ -412,7 +413,7 @@ export const hostileRequest: fc.Arbitrary<HostileRequest> = fc
     streamed: fc.boolean(),
   })
   .map(({ fit, spoilt: list, ...drawn }): HostileRequest => {
-    const isSpoilt = (what: (typeof list)[number]) => list.includes(what);
+    const isSpoilt = (what: Aspect) => list.includes(what);
     const fitted = fit.of[drawn.scope % fit.of.length] ?? fit.of[0];
     const { scope, headers } = isSpoilt("credentials")
       ? drawn.credentials
