@@ -304,4 +304,23 @@ describe("an enqueue-only role", () => {
     },
     timeFor(1_000),
   );
+
+  // The setting is anybody's to set. The trigger at COMMIT believed it, and left the places to a finish that was not there.
+  it.each(["read committed", "serializable"])(
+    "cannot pass for a tick, to leave jobs behind that nobody places: %s",
+    async (level) => {
+      const { world, role } = await open();
+      await role.client.query(`begin isolation level ${level}; set local pgclaim.tick = '${crypto.randomUUID()}'`);
+      await role.client.query(
+        `select pgclaim.enqueue('full', pg_catalog.jsonb_build_object('k', n::text, 'l', n::text))
+       from pg_catalog.generate_series(1, 50) n`,
+      );
+      await role.client.query("commit");
+      expect(await world.value("select count(*)::integer from pgclaim.job where place is null")).toBe(0);
+      const claimer = world.claimer("pg", { jobs: kinds });
+      await claimer.enqueue(innocent, { n: 1 });
+      const report = await invoke(claimer);
+      expect(report).toMatchObject({ done: 51, ended: "empty" });
+    },
+  );
 });
