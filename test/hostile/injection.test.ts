@@ -5,7 +5,15 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import * as z from "zod";
-import { createClaimer, deadLetter, defineJob, defineSchedule, PgclaimError, retryIn } from "../../src/index.ts";
+import {
+  createClaimer,
+  deadLetter,
+  defineJob,
+  defineSchedule,
+  PgclaimError,
+  retryIn,
+  snooze,
+} from "../../src/index.ts";
 import { storableText as asStored } from "../../src/storable.ts";
 import { invoke } from "../support/engine.ts";
 import { setup, transports } from "../support/world.ts";
@@ -160,6 +168,24 @@ describe.each(transports)("a tick over %s", (transport) => {
     },
     timeFor(600),
   );
+});
+
+describe("an answer", () => {
+  it.each([
+    ["past the year 9999", new Date(Date.UTC(10_000, 0))],
+    ["at the end of JavaScript's time", new Date(8.64e15)],
+    ["before the year 1", new Date(-8.64e15)],
+  ])("that snoozes until an instant %s fails its own job and nobody else's", async (_, until) => {
+    const world = await setup();
+    const sleepy = defineJob({ kind: "sleepy", payload: z.unknown(), retry: { maxAttempts: 1 } }).handle(() =>
+      snooze(until),
+    );
+    const innocent = defineJob({ kind: "innocent", payload: z.unknown(), async run() {} });
+    const claimer = world.claimer("pg", { jobs: [sleepy, innocent] });
+    await claimer.enqueue(sleepy, 1);
+    await claimer.enqueue(innocent, 1);
+    expect(await invoke(claimer)).toMatchObject({ claimed: 2, done: 1, dead: 1 });
+  });
 });
 
 describe("names", () => {
