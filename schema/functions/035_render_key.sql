@@ -2,8 +2,8 @@
 -- or boolean at a placeholder's path, or the key is longer than 500 bytes.
 -- Two different sets of values never render alike: in a value, % and each sign that stands in the template's own text is
 -- written as %XX, or %UXXXXXX beyond ASCII; of fixed length, or what follows could be read as part of it. Without that,
--- "{a}:{b}" would make one key of (x:y, z) and (x, y:z), and a unique key would lose a job. A value in front never begins
--- with @: names that do are pgclaim's own, and a payload must not take the slots of another kind.
+-- "{a}:{b}" would make one key of (x:y, z) and (x, y:z), and a unique key would lose a job. A key that a value begins
+-- never begins with @: names that do are pgclaim's own, and a payload must not take the slots of another kind.
 -- A number is written without trailing zeros: 1.0 from SQL is the 1 that JavaScript would have sent.
 create or replace function pgclaim.render_key(template text, payload jsonb)
 returns text
@@ -32,13 +32,14 @@ begin
       code := upper(to_hex(ascii(sign)));
       written := replace(written, sign, case when ascii(sign) < 128 then '%' || lpad(code, 2, '0') else '%U' || lpad(code, 6, '0') end);
     end loop;
-    if rendered = '' and part[1] = '' and written like '@%' then
-      written := '%40' || substr(written, 2);
-    end if;
     rendered := rendered || part[1] || written;
     rest := part[3];
   end loop;
   rendered := rendered || rest;
+  -- Looked at when all of it is there: behind an empty value the template's own @ stands in front.
+  if template like '{%' and rendered like '@%' then
+    rendered := '%40' || substr(rendered, 2);
+  end if;
   return case when octet_length(rendered) <= 500 then rendered end;
 end $$;
 

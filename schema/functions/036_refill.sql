@@ -217,8 +217,7 @@ $$;
 -- At COMMIT of whoever enqueued gated jobs. The first call handles every row of its transaction, the later ones find
 -- nothing. So the order of places is the order of commits, and nobody holds a gate for longer than a commit takes.
 -- Above READ COMMITTED the snapshot is older than the lock: nothing of others is read, a note asks wake to look again.
--- Inside a tick it stays silent and finish draws: at the end of a turn it would hold gates through the other turns. A tick is
--- only who may claim: anybody can set the setting, and rows that are committed without a place are in every finish's way.
+-- Inside a tick it stays silent and finish draws: at the end of a turn it would hold gates through the other turns.
 create or replace function pgclaim.place_at_commit()
 returns trigger
 language plpgsql volatile security definer
@@ -228,8 +227,16 @@ declare
   gates text[];
   g text;
 begin
+  -- The setting is anybody's to set, and a place that neither this trigger nor a finish draws is a job that never runs. So it
+  -- counts for whoever may have a tick: the session's role, or the one it has set.
   if coalesce(current_setting('pgclaim.tick', true), '') <> ''
-    and has_function_privilege(session_user, 'pgclaim.claim_v1(jsonb)', 'execute') then
+    and (
+      has_function_privilege(session_user, 'pgclaim.claim_v1(jsonb)', 'execute')
+      or has_function_privilege(
+        coalesce(nullif(current_setting('role'), 'none'), session_user), 'pgclaim.claim_v1(jsonb)', 'execute'
+      )
+    )
+  then
     return null;
   end if;
   -- A look-up by key, since the index of unplaced rows is full of this transaction's dead entries after the first call.

@@ -7,7 +7,8 @@
 --           call), or successor (that one runs right now, so this one follows it). If any is refused, only the refused ones:
 --           (i, type 'unknown-kind' | 'invalid-payload' | 'payload-too-large' | 'invalid-run-at' | 'invalid-key' |
 --           'invalid-priority' | 'priority-denied', detail).
--- Raises:   with strict the first refusal as PC002 (unknown kind) or PC003, instead of returning it.
+-- Raises:   with strict the first refusal as PC002 (unknown kind) or PC003, instead of returning it; PC003 for a request that
+--           cannot be read at all.
 -- Locks:    see claim_unique_key. Inside a tick it waits two seconds at most for all its keys, so that somebody's long
 --           transaction costs the handler that wants the key one attempt, and not the tick its time. Gated jobs get their place at
 --           COMMIT, see place_at_commit. Any isolation level: it is called inside callers' own transactions.
@@ -21,13 +22,17 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   max_payload_bytes constant integer := 1048576;
+  -- Instants that JavaScript reads in the form in which JSON has them. One beyond, in one row, would fail every tick.
+  first_instant constant timestamptz := '0001-01-01 00:00:00+00';
+  last_instant constant timestamptz := '9999-12-31 23:59:59.999999+00';
+  max_delay_ms constant float8 := 315360000000;
   -- One instant for the whole call: of a batch, ids break the tie of equal ranks, so it runs in its own order.
   clock constant timestamptz := clock_timestamp();
   -- Whoever SET ROLE is that role; inside a definer's function current_user is the definer.
   trusted constant boolean := has_function_privilege(
     coalesce(nullif(current_setting('role'), 'none'), session_user), 'pgclaim.claim_v1(jsonb)', 'execute'
   );
-  keys_until constant timestamptz := least((request ->> 'keysUntil')::timestamptz, clock + interval '2 seconds');
+  keys_until timestamptz;
   refusal record;
   refused boolean := false;
   ids bigint[];
@@ -39,50 +44,60 @@ declare
   u record;
   given record;
 begin
-  for refusal in
-    select r.i, r.type, r.detail
-    from (
-      select
-        (e.o - 1)::integer as i,
-        case
-          when k.name is null then 'unknown-kind'
-          when jsonb_typeof(e.v -> 'payload') is null then 'invalid-payload'
-          when octet_length((e.v -> 'payload')::text) > max_payload_bytes then 'payload-too-large'
-          when not isfinite(coalesce((e.v ->> 'runAt')::timestamptz, now()))
-            or not isfinite(coalesce((e.v ->> 'deadlineAt')::timestamptz, now())) then 'invalid-run-at'
-          when e.v ->> 'priority' is not null and not trusted then 'priority-denied'
-          when e.v ->> 'priority' is not null and not e.v -> 'priority' in ('0', '1', '2', '3') then 'invalid-priority'
-          when k.ordering_key is not null and pgclaim.render_key(k.ordering_key, e.v -> 'payload') is null then 'invalid-key'
-          when k.unique_key is not null and pgclaim.render_key(k.unique_key, e.v -> 'payload') is null then 'invalid-key'
-          when cardinality(k.locks || k.shared_locks || k.limit_names) > 0
-            and pgclaim.render_keys(k.locks || k.shared_locks || k.limit_names, e.v -> 'payload') is null then 'invalid-key'
-        end as type,
-        case
-          when k.name is null then e.v ->> 'kind'
-          when jsonb_typeof(e.v -> 'payload') is null then 'missing'
-          when octet_length((e.v -> 'payload')::text) > max_payload_bytes
-            then octet_length((e.v -> 'payload')::text) || ' of at most ' || max_payload_bytes || ' bytes'
-          when not isfinite(coalesce((e.v ->> 'runAt')::timestamptz, now())) then e.v ->> 'runAt'
-          when not isfinite(coalesce((e.v ->> 'deadlineAt')::timestamptz, now())) then e.v ->> 'deadlineAt'
-          when e.v ->> 'priority' is not null and not (trusted and e.v -> 'priority' in ('0', '1', '2', '3')) then e.v ->> 'priority'
-          else array_to_string(array_remove(k.ordering_key || (k.unique_key || (k.locks || k.shared_locks || k.limit_names)), null), ', ')
-        end as detail
-      from jsonb_array_elements(request -> 'jobs') with ordinality e(v, o)
-      left join pgclaim.kind k on k.name = e.v ->> 'kind'
-    ) r
-    where r.type is not null
-    order by r.i
-  loop
-    refused := true;
-    if coalesce((request ->> 'strict')::boolean, false) then
-      perform pgclaim.raise_refusal(refusal.i, refusal.type, refusal.detail);
-    end if;
-    i := refusal.i;
-    type := refusal.type;
-    job_id := null;
-    detail := refusal.detail;
-    return next;
-  end loop;
+  -- Every field is read here once. What cannot be read is the caller's fault, and is told by a SQLSTATE of ours.
+  begin
+    keys_until := least((request ->> 'keysUntil')::timestamptz, clock + interval '2 seconds');
+    for refusal in
+      select r.i, r.type, r.detail
+      from (
+        select
+          (e.o - 1)::integer as i,
+          case
+            when k.name is null then 'unknown-kind'
+            when jsonb_typeof(e.v -> 'payload') is null then 'invalid-payload'
+            when octet_length((e.v -> 'payload')::text) > max_payload_bytes then 'payload-too-large'
+            when (e.v ->> 'runAt')::timestamptz not between first_instant and last_instant
+              or (e.v ->> 'deadlineAt')::timestamptz not between first_instant and last_instant
+              or (e.v ->> 'delayMs')::float8 not between -max_delay_ms and max_delay_ms then 'invalid-run-at'
+            when e.v ->> 'priority' is not null and not trusted then 'priority-denied'
+            when e.v ->> 'priority' is not null and not e.v -> 'priority' in ('0', '1', '2', '3') then 'invalid-priority'
+            when k.ordering_key is not null and pgclaim.render_key(k.ordering_key, e.v -> 'payload') is null then 'invalid-key'
+            when k.unique_key is not null and pgclaim.render_key(k.unique_key, e.v -> 'payload') is null then 'invalid-key'
+            when cardinality(k.locks || k.shared_locks || k.limit_names) > 0
+              and pgclaim.render_keys(k.locks || k.shared_locks || k.limit_names, e.v -> 'payload') is null then 'invalid-key'
+          end as type,
+          case
+            when k.name is null then e.v ->> 'kind'
+            when jsonb_typeof(e.v -> 'payload') is null then 'missing'
+            when octet_length((e.v -> 'payload')::text) > max_payload_bytes
+              then octet_length((e.v -> 'payload')::text) || ' of at most ' || max_payload_bytes || ' bytes'
+            when (e.v ->> 'runAt')::timestamptz not between first_instant and last_instant then e.v ->> 'runAt'
+            when (e.v ->> 'deadlineAt')::timestamptz not between first_instant and last_instant then e.v ->> 'deadlineAt'
+            when (e.v ->> 'delayMs')::float8 not between -max_delay_ms and max_delay_ms then e.v ->> 'delayMs'
+            when e.v ->> 'priority' is not null and not (trusted and e.v -> 'priority' in ('0', '1', '2', '3')) then e.v ->> 'priority'
+            else array_to_string(array_remove(k.ordering_key || (k.unique_key || (k.locks || k.shared_locks || k.limit_names)), null), ', ')
+          end as detail
+        from jsonb_array_elements(request -> 'jobs') with ordinality e(v, o)
+        left join pgclaim.kind k on k.name = e.v ->> 'kind'
+      ) r
+      where r.type is not null
+      order by r.i
+    loop
+      refused := true;
+      if coalesce((request ->> 'strict')::boolean, false) then
+        perform pgclaim.raise_refusal(refusal.i, refusal.type, refusal.detail);
+      end if;
+      i := refusal.i;
+      type := refusal.type;
+      job_id := null;
+      detail := refusal.detail;
+      return next;
+    end loop;
+  exception when data_exception or program_limit_exceeded then
+    raise exception 'The request cannot be read: %.', sqlerrm
+      using errcode = 'PC003',
+        hint = 'Expected {"jobs": [{"kind", "payload", "runAt"?, "delayMs"?, "deadlineAt"?, "priority"?}, ...], "strict"?: boolean}.';
+  end;
   if refused then
     return;
   end if;
@@ -231,7 +246,7 @@ as $$
         job_ids[e.o] as id,
         k.name as kind,
         k.queue,
-        coalesce((e.v ->> 'priority')::smallint, k.priority) as priority,
+        coalesce((e.v ->> 'priority')::numeric::smallint, k.priority) as priority,
         k.revision,
         k.target_latency_ms,
         k.when_dead,
@@ -505,5 +520,5 @@ begin
       using errcode = 'PC003', hint = 'Priorities belong to the kind; a role that may run jobs may choose another.';
   end if;
   raise exception 'Job %: %, %.', i, type, raise_refusal.detail
-    using errcode = 'PC003', hint = 'The payload is a JSON value within the size limit; run_at is a finite instant.';
+    using errcode = 'PC003', hint = 'The payload is a JSON value within the size limit; instants lie in the years 1 to 9999, delays within ten years.';
 end $$;

@@ -44,7 +44,8 @@ begin
     execute format('grant select, insert, update on pgclaim.revision to %I', role_name);
     execute format('grant select, insert, update on pgclaim.kind to %I', role_name);
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
-    execute format('grant select, insert, update, delete on pgclaim.attempt, pgclaim.tick, pgclaim.history to %I', role_name);
+    execute format('grant select, insert, update, delete on pgclaim.attempt, pgclaim.tick to %I', role_name);
+    execute format('grant select, insert, delete on pgclaim.history to %I', role_name);
   elsif scope = 'operate' then
     execute format('grant execute on function
       pgclaim.job_key(integer, bigint), pgclaim.try_job_lock(text, bigint), pgclaim.require_read_committed(),

@@ -50,6 +50,8 @@ export type ScheduledOptions = {
 /** One workerd process. */
 export type Workerd = {
   readonly pid: number;
+  /** Where its first Worker listens, for clients that speak HTTP by hand. */
+  readonly url: URL;
   /** Calls a Worker's fetch handler. `worker` counts from 0. Rejects if the process ends before the answer. */
   fetch(path: string, init?: FetchInit, worker?: number): Promise<FetchAnswer>;
   /** Calls a Worker's scheduled handler as a cron trigger does. Rejects if the process ends before it. */
@@ -86,6 +88,7 @@ async function start(options: WorkerdOptions): Promise<Workerd> {
   const handled = signals.map((signal) => process.listeners(signal));
   let miniflare: Miniflare | undefined;
   let child: ChildProcess | undefined;
+  let url: URL;
   try {
     miniflare = new Miniflare({
       cf: false,
@@ -101,7 +104,7 @@ async function start(options: WorkerdOptions): Promise<Workerd> {
       })),
     });
     letOthersHandle(handled);
-    await miniflare.ready;
+    url = await miniflare.ready;
     child = children.find(({ spawnfile }) => /workerd/.test(spawnfile ?? ""));
   } catch (error) {
     await miniflare?.dispose().catch(() => {});
@@ -113,7 +116,7 @@ async function start(options: WorkerdOptions): Promise<Workerd> {
     await miniflare.dispose();
     throw new Error("Miniflare started no workerd process that could be found.");
   }
-  return control(miniflare, child, child.pid);
+  return control(miniflare, child, { pid: child.pid, url });
 }
 
 const signals = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
@@ -130,7 +133,11 @@ function letOthersHandle(handled: readonly (readonly NodeJS.SignalsListener[])[]
   }
 }
 
-function control(miniflare: Miniflare, child: ChildProcess, pid: number): Workerd {
+function control(
+  miniflare: Miniflare,
+  child: ChildProcess,
+  { pid, url }: { readonly pid: number; readonly url: URL },
+): Workerd {
   const callOff = deathwatch({ pid, signal: "TERM" });
   const isAlive = () => child.exitCode === null && child.signalCode === null;
   const exited = new Promise<void>((resolve) => {
@@ -161,6 +168,7 @@ function control(miniflare: Miniflare, child: ChildProcess, pid: number): Worker
 
   return {
     pid,
+    url,
     exited,
     fetch: (path, init = {}, worker = 0) =>
       whileAlive(

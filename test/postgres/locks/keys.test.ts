@@ -112,6 +112,7 @@ describe("render_key", () => {
     ["a:{a.b.c}", { a: { b: { c: "deep" } } }, "a:deep"],
     ["constant", {}, "constant"],
     ["@kind/x", {}, "@kind/x"],
+    ["{a}@queue/{b}", { a: "", b: "default" }, "%40queue/default"],
     ["{a}", { a: "@kind/x" }, "%40kind/x"],
     ["{a}", { a: "%40kind/x" }, "%2540kind/x"],
     ["{a}", { a: "me@home" }, "me@home"],

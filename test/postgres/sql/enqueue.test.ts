@@ -241,9 +241,34 @@ describe("a run_at", () => {
     expect(await count(world)).toBe(0);
   });
 
-  it("that is no instant is refused by Postgres", async () => {
+  // The engine reads instants as JavaScript does. A row whose instant it cannot read would fail every tick that claims it.
+  it.each(["0001-12-31 23:59:59+00 BC", "10000-01-01 00:00:00+00", "294276-12-31 23:59:59+00"])(
+    "or a deadline_at of %s, which JavaScript cannot read, is refused",
+    async (value) => {
+      const world = await install();
+      for (const argument of ["run_at", "deadline_at"])
+        expect(await sqlState(plain(world, `'a', '{}', ${argument} => '${value}'`))).toBe("PC003");
+      expect(await count(world)).toBe(0);
+    },
+  );
+
+  it.each(["0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00"])("of %s is taken", async (value) => {
     const world = await install();
-    expect(await sqlState(batch(world, [{ kind: "a", payload: {}, runAt: "whenever" }]))).toBe("22007");
+    await plain(world, `'a', '{}', run_at => '${value}', deadline_at => '${value}'`);
+    expect(await count(world)).toBe(1);
+  });
+
+  it("that is no instant, and a request that is none, are refused in our words", async () => {
+    const world = await install();
+    const error = await failure(batch(world, [{ kind: "a", payload: {}, runAt: "whenever" }]));
+    expect(error).toMatchObject({
+      code: "PC003",
+      message: expect.stringMatching(/^The request cannot be read: .*"whenever"/),
+    });
+    for (const jobs of ["1", '"x"', "{}", "null", '[{"kind": "a", "payload": 1, "delayMs": "soon"}]'])
+      expect(await sqlState(world.sql.query("select pgclaim.enqueue_v1($1)", [`{"jobs": ${jobs}}`])), jobs).toBe(
+        "PC003",
+      );
   });
 
   it("is read as the instant it names, whatever the caller's time zone and date style", async () => {

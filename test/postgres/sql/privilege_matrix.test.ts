@@ -1,0 +1,237 @@
+// Least privilege as a table: every table, sequence, function and schema that the catalogue knows, times every privilege it
+// can have, for each scope of grant_v1. What is not written here is not granted. privileges.test.ts shows that it is enough.
+
+import { describe, expect, it } from "vitest";
+import { roleOf } from "../../hostile/support.ts";
+import { failure, type Installation, install, sqlState } from "./support.ts";
+
+const scopes = ["enqueue", "run", "operate"] as const;
+type Scope = (typeof scopes)[number];
+
+const DENIED = "42501";
+
+/** Tables and sequences: what each scope may do. Nobody may truncate, reference, put a trigger on or maintain any. */
+const relations: Readonly<Record<string, Partial<Record<Scope, string>>>> = {
+  attempt: { run: "delete insert select update", operate: "select update" },
+  cancel_request: { run: "delete select", operate: "delete insert select" },
+  grantee: {},
+  history: { run: "delete insert select", operate: "insert select" },
+  installation: { run: "select", operate: "select" },
+  job: { run: "delete select update", operate: "delete select update" },
+  job_id_seq: {},
+  kind: { run: "insert select update", operate: "select" },
+  migration: {},
+  place_seq: { run: "usage", operate: "usage" },
+  queue: { run: "insert select update", operate: "insert select update" },
+  recheck: { run: "delete insert select", operate: "insert select" },
+  recheck_id_seq: {},
+  reservation: { run: "delete insert select update", operate: "delete select" },
+  revision: { run: "insert select", operate: "select" },
+  schedule: { run: "delete insert select update", operate: "select update" },
+  schema_functions: {},
+  tick: { run: "delete insert select update", operate: "select" },
+  unique_key: { run: "delete select update", operate: "delete select update" },
+};
+
+/** Functions: who may execute them. */
+const functions: Readonly<Record<string, string>> = {
+  backoff_ms: "run",
+  cancel_query_v1: "run",
+  cancel_requested: "run",
+  cancel_v1: "operate",
+  cancelled_v1: "run",
+  change_holder: "",
+  claim_unique_key: "",
+  claim_v1: "run",
+  current_maxes: "run operate",
+  derive_jobs: "",
+  discard_v1: "operate",
+  draw_places: "run",
+  end_turn_v1: "run",
+  enqueue: "enqueue run",
+  enqueue_v1: "enqueue run",
+  fence_v1: "run",
+  finish_v1: "run",
+  fire_v1: "run",
+  grant_v1: "",
+  has_before: "run",
+  has_ready: "run",
+  job_key: "run operate",
+  job_v1: "operate",
+  lock_dead_letter: "operate",
+  lock_for_operator: "operate",
+  lock_gates: "run operate",
+  name_key: "run operate",
+  pause_queue_v1: "operate",
+  pause_schedule_v1: "operate",
+  place_at_commit: "",
+  promote: "run operate",
+  promote_due: "run",
+  prune: "run",
+  raise_refusal: "",
+  reap: "run",
+  recheck_gates: "run",
+  refill: "run operate",
+  register_v1: "run",
+  render_key: "run operate",
+  render_keys: "",
+  require_read_committed: "run operate",
+  reservations: "run",
+  reserve_v1: "run",
+  resume_queue_v1: "operate",
+  resume_schedule_v1: "operate",
+  retry_v1: "operate",
+  schedules_v1: "operate",
+  settle_v1: "run",
+  skip_v1: "operate",
+  take_locks: "run",
+  take_out: "run operate",
+  take_slot: "run",
+  try_job_lock: "run operate",
+  wake_v1: "run",
+  write_schedules: "run",
+};
+
+async function world(): Promise<{ readonly world: Installation; readonly roles: Record<Scope, string> }> {
+  const made = await install();
+  // What else a database holds, and no job has any business with.
+  await made.sql.query(`
+    create schema private; create table private.salaries (amount integer); create table public.customers (name text);
+    create function private.pay() returns integer language sql as 'select 1'; create sequence public.bills;
+    revoke all on function private.pay() from public`);
+  const roles = {} as Record<Scope, string>;
+  for (const scope of scopes) roles[scope] = (await roleOf(made, scope)).name;
+  return { world: made, roles };
+}
+
+/** The granted ones of a list of privileges of every relation of a kind, as `relation: privileges`. */
+async function granted(at: Installation, role: string, kinds: string, test: string, privileges: readonly string[]) {
+  const rows = await at.rows<{ relation: string; held: string }>(
+    `select n.nspname || '.' || c.relname as relation,
+       coalesce(string_agg(p.name, ' ' order by p.name) filter (where ${test}($1, c.oid, p.name)), '') as held
+     from pg_class c join pg_namespace n on n.oid = c.relnamespace cross join unnest($2::text[]) p(name)
+     where c.relkind = any (string_to_array($3, ' ')::"char"[]) and n.nspname not in ('pg_catalog', 'information_schema', 'pg_toast')
+     group by 1`,
+    [role, privileges, kinds],
+  );
+  return rows;
+}
+
+describe("grant_v1", () => {
+  it("gives on each table, sequence and function what the table above says, and on no other thing anything", async () => {
+    const { world: at, roles } = await world();
+    const seventeen = (await at.value<number>("select current_setting('server_version_num')::integer")) >= 170_000;
+    const verbs = [
+      "select",
+      "insert",
+      "update",
+      "delete",
+      "truncate",
+      "references",
+      "trigger",
+      ...(seventeen ? ["maintain"] : []),
+    ];
+    const seen: Record<string, Partial<Record<Scope, string>>> = {};
+    const others: string[] = [];
+    for (const scope of scopes) {
+      const rows = [
+        ...(await granted(at, roles[scope], "r p v m f", "has_table_privilege", verbs)),
+        ...(await granted(at, roles[scope], "S", "has_sequence_privilege", ["usage", "select", "update"])),
+      ];
+      for (const { relation, held } of rows) {
+        const [schema = "", name = ""] = relation.split(".");
+        if (schema !== "pgclaim") {
+          if (held !== "") others.push(`${scope}: ${relation}: ${held}`);
+          continue;
+        }
+        seen[name] ??= {};
+        if (held !== "") seen[name] = { ...seen[name], [scope]: held };
+      }
+    }
+    expect(seen).toEqual(relations);
+    expect(others).toEqual([]);
+
+    const executable = await at.rows<{ name: string; who: string }>(
+      `select p.proname as name,
+         coalesce(string_agg(r.scope, ' ' order by r.o) filter (where has_function_privilege(r.role, p.oid, 'execute')), '') as who
+       from pg_proc p cross join unnest($1::text[], $2::text[]) with ordinality r(scope, role, o)
+       where p.pronamespace = 'pgclaim'::regnamespace
+       group by p.oid, p.proname`,
+      [scopes, scopes.map((scope) => roles[scope])],
+    );
+    expect(Object.fromEntries(executable.map(({ name, who }) => [name, who]))).toEqual(functions);
+    expect(executable).toHaveLength(Object.keys(functions).length);
+  });
+
+  it("gives no column, no schema to create in, no database, no membership and no attribute", async () => {
+    const { world: at, roles } = await world();
+    const names = Object.values(roles);
+    expect(
+      await at.rows(
+        `select c.oid::regclass::text as relation, a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
+         cross join lateral aclexplode(a.attacl) x join pg_roles r on r.oid = x.grantee where r.rolname = any ($1)`,
+        [names],
+      ),
+    ).toEqual([]);
+    expect(
+      await at.rows(
+        `select r.rolname, n.nspname, p.name from pg_namespace n cross join pg_roles r cross join unnest(array['usage', 'create']) p(name)
+         where r.rolname = any ($1) and has_schema_privilege(r.oid, n.oid, p.name)
+           and (p.name, n.nspname) not in (('usage', 'pgclaim'), ('usage', 'pg_catalog'), ('usage', 'information_schema'), ('usage', 'public'))`,
+        [names],
+      ),
+    ).toEqual([]);
+    expect(
+      await at.rows(
+        `select r.rolname from pg_roles r where r.rolname = any ($1) and (
+           has_database_privilege(r.oid, current_database(), 'create') or rolsuper or rolcreatedb or rolcreaterole
+           or rolreplication or rolbypassrls or exists (select from pg_auth_members m where m.member = r.oid))`,
+        [names],
+      ),
+    ).toEqual([]);
+    expect(
+      await at.rows(
+        `select d.defaclobjtype from pg_default_acl d cross join lateral aclexplode(d.defaclacl) x
+         join pg_roles r on r.oid = x.grantee where r.rolname = any ($1)`,
+        [names],
+      ),
+    ).toEqual([]);
+  });
+
+  it.each(scopes)("%s: what an intruder with its password would try is refused", async (scope) => {
+    const at = await install();
+    await at.sql.query("create table public.customers (name text); insert into public.customers values ('x')");
+    const { client } = await roleOf(at, scope);
+    for (const text of [
+      "truncate pgclaim.job",
+      "truncate pgclaim.history cascade",
+      "drop table pgclaim.job",
+      "drop function pgclaim.claim_v1(pg_catalog.jsonb)",
+      "alter table pgclaim.job add column x pg_catalog.int4",
+      "alter table pgclaim.job disable trigger all",
+      "create table pgclaim.mine (x pg_catalog.int4)",
+      "create function pgclaim.clock_timestamp() returns pg_catalog.timestamptz language sql as 'select null'",
+      "create table public.mine (x pg_catalog.int4)",
+      "create schema mine",
+      "create trigger t before update on pgclaim.job for each row execute function pg_catalog.suppress_redundant_updates_trigger()",
+      "create rule r as on delete to pgclaim.job do instead nothing",
+      "select * from public.customers",
+      "delete from public.customers",
+      "select pg_catalog.setval('pgclaim.place_seq', 1)",
+      "select pg_catalog.nextval('pgclaim.job_id_seq')",
+      "insert into pgclaim.job (kind) values ('x')",
+      "update pgclaim.history set outcome = 'done'",
+      "update pgclaim.installation set seed = 1",
+      "insert into pgclaim.grantee (scope, role_name) values ('run', 'postgres')",
+      "select * from pgclaim.migration",
+      "select pgclaim.grant_v1('operate', 'postgres')",
+      "select rolpassword from pg_catalog.pg_authid",
+      "copy pgclaim.job to program 'true'",
+      "select pg_catalog.pg_read_file('PG_VERSION')",
+      "set session_replication_role = replica",
+    ])
+      expect(await sqlState(client.query(text)), text).toBe(DENIED);
+    const superuser = await at.value<string>("select current_user");
+    expect((await failure(client.query(`set role "${superuser}"`))).code).toBe(DENIED);
+  });
+});
