@@ -9,6 +9,8 @@ import type { Peers } from "./peers.ts";
 import { claimerOf, type Exhibit, gate, main, type Row, type Stage } from "./stage.ts";
 import { ownPool } from "./systems.ts";
 
+const OWN_LIMIT_MS = 20_000;
+
 /** Makes the world, and answers the other process: it starts when called, and its answer stops it. */
 interface Case {
   readonly system: string;
@@ -124,10 +126,12 @@ async function measure(stage: Stage, one: Case): Promise<Row> {
   child.kill();
   const killedAt = performance.now();
   await child.ended;
+  // In a small run only the peers' minutes are cut short.
+  const waitMs = stage.quick && one.child === "pgclaim" ? OWN_LIMIT_MS : stage.waitMs;
   const limit = new AbortController();
   const ran = await Promise.race([
     again.promise.then(() => performance.now() - killedAt),
-    pause(stage.waitMs, null, { signal: limit.signal }).catch(() => null),
+    pause(waitMs, null, { signal: limit.signal }).catch(() => null),
   ]);
   limit.abort();
   await stop();
@@ -149,8 +153,22 @@ export const killedHolder: Exhibit = {
   async run(stage) {
     const { peers } = stage;
     const cases = [
-      pgclaim(1_000, "pgclaim, a trigger each second", "the next trigger", "a request to POST /api/trigger is one"),
-      ...(stage.quick ? [] : [pgclaim(60_000, "pgclaim, a cron each minute", "the next trigger", "")]),
+      pgclaim(
+        1_000,
+        "pgclaim, a trigger each second",
+        "the next trigger",
+        "a request to POST /api/trigger is a trigger",
+      ),
+      ...(stage.quick
+        ? []
+        : [
+            pgclaim(
+              60_000,
+              "pgclaim, a cron each minute",
+              "the next trigger",
+              "a killed process; a machine that vanishes without closing its socket: the server's limit comes first",
+            ),
+          ]),
     ];
     if (peers !== null) cases.push(boss(peers, false), boss(peers, true), graphile(peers));
     return Promise.all(cases.map((one) => measure(stage, one)));

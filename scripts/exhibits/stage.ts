@@ -47,6 +47,12 @@ export async function openStage(
   admin.on("error", () => {});
   await admin.connect();
   let counter = 0;
+  // Exhibits may set their worlds up side by side.
+  let asked: Promise<unknown> = Promise.resolve();
+  const ask = (text: string) => {
+    asked = asked.then(() => admin.query(text));
+    return asked;
+  };
   const connect = async (url: string) => {
     const client = new pg.Client(url);
     client.on("error", () => {});
@@ -60,8 +66,13 @@ export async function openStage(
     waitMs: options.waitMs,
     async database({ bare = false } = {}) {
       const name = `exhibit_${process.pid}_${Date.now().toString(36)}_${++counter}`;
-      await admin.query(`create database ${name}`);
-      closers.push(() => admin.query(`drop database if exists ${name} with (force)`));
+      await ask(`create database ${name}`);
+      closers.push(async () => {
+        // A peer's stop may not wait for its pool, and nobody listens to a connection that is ended in there.
+        const left = "select count(*) from pg_stat_activity where datname = $1";
+        await until(GONE_LIMIT_MS, async () => ((await value<string>(admin, left, [name])) === "0" ? true : null));
+        await ask(`drop database ${name} with (force)`);
+      });
       const url = new URL(options.adminUrl);
       url.pathname = `/${name}`;
       if (!bare) {
@@ -80,6 +91,9 @@ export async function openStage(
     },
   };
 }
+
+/** How long a database's last connections may take to close. */
+const GONE_LIMIT_MS = 3_000;
 
 /** A claimer that says nothing. */
 export function claimerOf(

@@ -99,7 +99,10 @@ async function boss(stage: Stage, { boss: { name, PgBoss } }: Peers, by: "id" | 
       "after attempt 2 failed": end === "completed" ? "completed: the failure is forgotten" : "waits for attempt 3",
     },
     ...(by === "job"
-      ? { remark: "work() fences its attempts in this way; who settles by plain id, does not" }
+      ? {
+          remark:
+            "work() fences its attempts in this way, and its transactional workers guard their commit by it (from its source)",
+        }
       : { remark: "taken over after expireInSeconds = 1" }),
   };
 }
