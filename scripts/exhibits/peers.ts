@@ -97,22 +97,24 @@ export async function fetchPeers(folder = process.env.PGCLAIM_PEERS): Promise<Pe
   } catch {
     // Not there yet, or only in part.
   }
+  // Two runs at once must not fill one folder: each fills its own, and the first one wins.
+  const fresh = fs.mkdtempSync(path.join(fs.realpathSync(os.tmpdir()), "pgclaim-peers-new-"));
   try {
-    // Two runs at once must not fill one folder: each fills its own, and the first one wins.
-    const fresh = fs.mkdtempSync(path.join(fs.realpathSync(os.tmpdir()), "pgclaim-peers-new-"));
-    const flags = ["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", fresh];
-    await promisify(execFile)("npm", [...flags, ...PACKAGES], { cwd: fresh, timeout: INSTALL_LIMIT_MS });
-    fs.rmSync(place, { recursive: true, force: true });
-    try {
-      fs.renameSync(fresh, place);
-    } catch {
-      fs.rmSync(fresh, { recursive: true, force: true });
-    }
+    const quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"];
+    const install = ["install", "--no-save", ...quiet, "--prefix", fresh, ...PACKAGES];
+    await promisify(execFile)("npm", install, { cwd: fresh, timeout: INSTALL_LIMIT_MS });
+    const peers = await loadPeers(fresh);
+    if (fs.existsSync(place)) return peers;
+    fs.renameSync(fresh, place);
     return await loadPeers(place);
   } catch (error) {
-    const why = (error instanceof Error ? error.message : String(error)).split("\n")[0];
+    const { message, stderr } = error as { message: string; stderr?: string };
+    const why = stderr?.split("\n").find((line) => /^npm (error|ERR!)/.test(line)) ?? message.split("\n")[0];
     console.warn(`NOT RUN: the peers' columns. ${PACKAGES.join(" and ")} could not be fetched: ${why}`);
     return null;
+  } finally {
+    // Where it was moved, there is nothing left; where somebody was faster, what is loaded is loaded.
+    process.once("exit", () => fs.rmSync(fresh, { recursive: true, force: true }));
   }
 }
 

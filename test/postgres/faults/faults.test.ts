@@ -8,7 +8,7 @@ import { pgDatabase } from "../../../src/adapters/node.ts";
 import { migrate } from "../../../src/cli/migrate.ts";
 import { createClaimer, defineJob, defineSchedule } from "../../../src/index.ts";
 import { effectTable, expectWhole, invoke, numbered, plain, upTo } from "../../support/engine.ts";
-import { gate } from "../../support/gate.ts";
+import { eventually, gate } from "../../support/gate.ts";
 import { setup } from "../../support/world.ts";
 
 describe("a job that takes longer than many triggers", () => {
@@ -122,5 +122,8 @@ describe("sixty invocations at one instant", () => {
     const messages = reports.reduce((sum, { roundTrips }) => sum + roundTrips.session + roundTrips.oneShot, 0);
     expect(messages).toBeLessThan(60 * 20);
     expect(complaints).toEqual([]);
+    // And the ear is open.
+    await expect(client.query("select 1 / 0")).rejects.toThrow("division by zero");
+    await eventually(() => expect(complaints.join()).toContain("division by zero"));
   }, 120_000);
 });
