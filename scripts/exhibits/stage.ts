@@ -46,7 +46,6 @@ export async function openStage(
   const admin = new pg.Client(options.adminUrl);
   admin.on("error", () => {});
   await admin.connect();
-  let counter = 0;
   // Exhibits may set their worlds up side by side.
   let asked: Promise<unknown> = Promise.resolve();
   const ask = (text: string) => {
@@ -65,7 +64,7 @@ export async function openStage(
     quick: options.quick,
     waitMs: options.waitMs,
     async database({ bare = false } = {}) {
-      const name = `exhibit_${process.pid}_${Date.now().toString(36)}_${++counter}`;
+      const name = `exhibit_${process.pid}_${++databases}`;
       await ask(`create database ${name}`);
       closers.push(async () => {
         // A peer's stop may not wait for its pool, and nobody listens to a connection that is ended in there.
@@ -91,6 +90,9 @@ export async function openStage(
     },
   };
 }
+
+/** Databases made so far: stages may stand side by side. */
+let databases = 0;
 
 /** How long a database's last connections may take to close. */
 const GONE_LIMIT_MS = 3_000;
