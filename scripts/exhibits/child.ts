@@ -52,7 +52,7 @@ export function startChild(argument: ChildArguments): Child {
     });
     ended.then((how) => reject(new Error(`the child ended with ${how}: ${said}`)), reject);
   });
-  standing.catch(() => {});
+  standing.catch(() => {}); // told to whoever waits for it
   return { standing, ended, kill };
 }
 

@@ -5,7 +5,7 @@ import { pgDatabase } from "../../src/adapters/node.ts";
 import { createClaimer, defineJob } from "../../src/index.ts";
 import { findPgBouncer, type PgBouncer, startPgBouncer } from "../world/pgbouncer.ts";
 import { startChild } from "./child.ts";
-import { type Exhibit, gate, main, type Row, type Stage, until, value } from "./stage.ts";
+import { type Exhibit, gate, main, type Row, reached, type Stage, until, value } from "./stage.ts";
 
 /** A lock that is still held so long after its holder has gone is stranded. */
 const STRANDED_AFTER_MS = 2_000;
@@ -67,7 +67,7 @@ async function pgclaim(stage: Stage, url: string, pooler: PgBouncer, jobs: numbe
     Array.from({ length: jobs }, (_, n) => ({ n })),
   );
   const both = [claimer().invoke({ type: "manual" }), claimer().invoke({ type: "manual" })];
-  await standing.promise;
+  await reached(standing.promise, "the handlers stand");
   leave.open();
   await Promise.all(both);
   const twice = [...running.values()].filter((count) => count > 1).length;

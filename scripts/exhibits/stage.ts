@@ -120,6 +120,17 @@ export function gate(): Gate {
   return { promise, open };
 }
 
+const STAND_LIMIT_MS = 60_000;
+
+/** Waits for what must happen, and says what it was when it does not. */
+export async function reached(promise: Promise<unknown>, what: string): Promise<void> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const limit = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`${what}: not within ${STAND_LIMIT_MS} ms`)), STAND_LIMIT_MS);
+  });
+  await Promise.race([promise, limit]).finally(() => clearTimeout(timer));
+}
+
 /** Asks until the answer is there, at most so long; null then. */
 export async function until<T>(limitMs: number, ask: () => Promise<T | null> | T | null): Promise<T | null> {
   const end = performance.now() + limitMs;

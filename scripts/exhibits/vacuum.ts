@@ -3,7 +3,7 @@
 import * as z from "zod";
 import { defineJob } from "../../src/index.ts";
 import type { Peers } from "./peers.ts";
-import { claimerOf, type Exhibit, gate, main, type Row, type Stage } from "./stage.ts";
+import { claimerOf, type Exhibit, gate, main, type Row, reached, type Stage } from "./stage.ts";
 import { ownPool } from "./systems.ts";
 
 const DEAD = 1_000;
@@ -23,7 +23,7 @@ async function look(
     standing.open();
     await leave.promise;
   });
-  await standing.promise;
+  await reached(standing.promise, `a handler of ${system} stands`);
   const { rows } = await sql.query<{ open: string; xid: string; xmin: string }>(
     `select count(*) as open, count(backend_xid) as xid, count(backend_xmin) as xmin from pg_stat_activity
      where datname = current_database() and pid <> pg_backend_pid() and state like 'idle in transaction%'`,

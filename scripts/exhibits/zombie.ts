@@ -3,7 +3,7 @@
 import * as z from "zod";
 import { defineJob } from "../../src/index.ts";
 import type { BossJob, Peers } from "./peers.ts";
-import { claimerOf, type Exhibit, gate, main, type Row, type Stage, until, value } from "./stage.ts";
+import { claimerOf, type Exhibit, gate, main, type Row, reached, type Stage, until, value } from "./stage.ts";
 import { ownPool } from "./systems.ts";
 
 const LIMIT_MS = 20_000;
@@ -15,7 +15,7 @@ async function pgclaim(stage: Stage): Promise<Row> {
   await sql.query("create table effect (attempt integer)");
   const first = gate();
   const second = gate();
-  const standing = [gate(), gate()];
+  const standing = [gate(), gate()] as const;
   let completion = "";
   // The handler is deaf to its signal, as a zombie is.
   const job = defineJob({
@@ -38,13 +38,13 @@ async function pgclaim(stage: Stage): Promise<Row> {
   });
   await claimerOf(url, [job]).enqueue(job, {});
   const lost = claimerOf(url, [job]).invoke({ type: "manual" });
-  await standing[0]?.promise;
+  await reached(standing[0].promise, "attempt 1 stands");
   await sql.query(
     "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())",
   );
   const report = await lost;
   const taken = claimerOf(url, [job]).invoke({ type: "manual" });
-  await standing[1]?.promise;
+  await reached(standing[1].promise, "attempt 2 stands");
   first.open();
   await until(LIMIT_MS, () => (completion === "" ? null : true));
   const then = await value<string>(
@@ -143,7 +143,7 @@ async function graphile(stage: Stage, { graphile: { name, module, logger } }: Pe
     await second.promise;
     throw new Error("the second attempt fails");
   });
-  await taken.promise;
+  await reached(taken.promise, "the other worker stands");
   const jobs = () => value<string>(sql, "select count(*) from graphile_worker._private_jobs");
   first.open();
   await stopFirst();
