@@ -1,26 +1,14 @@
 // Order per key, side by side: one load on pgclaim, on pg-boss (policy key_strict_fifo) and on Graphile Worker (queue
-// names), each through its own package and inside the enqueuers' own transactions. Four enqueuers hold transactions open;
-// a job is out of order where it ran after one that must follow it: a later one of its own transaction, or one whose commit
-// was sent after its own had been answered. That is counted from outside and asks nobody for places.
-//
-// The peers are no dependencies of pgclaim:
-//   npm install --no-save --prefix /tmp/peers pg-boss@12 graphile-worker@0.18
-//   node scripts/exhibits/order.ts --peers /tmp/peers [--transactions 240] [--seed 7]
+// names), each through its own package and inside the enqueuers' own transactions. What is out of order is counted from
+// outside and asks nobody for places.
 
-import { createRequire } from "node:module";
-import { join, resolve } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { pathToFileURL } from "node:url";
 import pg from "pg";
-import * as z from "zod";
-import { pgDatabase } from "../../src/adapters/node.ts";
-import { migrate } from "../../src/cli/migrate.ts";
-import { createClaimer, defineJob } from "../../src/index.ts";
-import { resolveDatabase } from "../world/postgres.ts";
+import { type Exhibit, main, type Row } from "./stage.ts";
+import { orderingSystems, type Payload, type System, workers } from "./systems.ts";
 
 const keys = 10;
 const enqueuers = 4;
-const workers = 8;
 /** One transaction in so many is rolled back. */
 const rollbackIn = 20;
 const drainLimitMs = 120_000;
@@ -30,22 +18,6 @@ interface Load {
   readonly seed: number;
   /** One job in so many fails at its first try; 0 for none. */
   readonly failIn: number;
-}
-
-interface Payload {
-  readonly k: string;
-  readonly n: number;
-}
-
-/** One job system, as the load sees it. */
-interface System {
-  readonly name: string;
-  /** Makes its schema in an empty database. */
-  prepare(url: string): Promise<void>;
-  /** Enqueues inside the caller's open transaction. */
-  enqueue(client: pg.Client, payload: Payload): Promise<void>;
-  /** Works until the answer is called. */
-  work(url: string, run: (payload: Payload) => Promise<void>): Promise<() => Promise<void>>;
 }
 
 /** Numbers in [0, 1) from a seed (mulberry32). */
@@ -65,134 +37,6 @@ async function connect(url: string): Promise<pg.Client> {
   client.on("error", () => {});
   await client.connect();
   return client;
-}
-
-const pgclaim: System = {
-  name: "pgclaim",
-  async prepare(url) {
-    const client = await connect(url);
-    await migrate({ client });
-    await client.end();
-    await claimer(url, async () => {}).register();
-  },
-  async enqueue(client, payload) {
-    await client.query("select from pgclaim.enqueue('exhibit', $1)", [JSON.stringify(payload)]);
-  },
-  async work(url, run) {
-    let over = false;
-    const loops = Array.from({ length: workers }, async () => {
-      const own = claimer(url, run);
-      while (!over) {
-        const report = await own.invoke({ type: "manual" }, { budget: "20s" });
-        if (report.claimed === 0) await pause(20);
-      }
-    });
-    return async () => {
-      over = true;
-      await Promise.all(loops);
-    };
-  },
-};
-
-function claimer(url: string, run: (payload: Payload) => Promise<void>) {
-  const job = defineJob({
-    kind: "exhibit",
-    payload: z.object({ k: z.string(), n: z.number() }),
-    orderingKey: "key:{k}",
-    retry: { minBackoff: "1s", maxBackoff: "1s" },
-    run: ({ payload }) => run(payload),
-  });
-  return createClaimer({ jobs: [job], database: pgDatabase(url), maxTicks: 1, batch: 5, log: () => {} });
-}
-
-interface PgBoss {
-  on(event: "error", listener: () => void): void;
-  start(): Promise<unknown>;
-  stop(options: { readonly graceful: boolean }): Promise<unknown>;
-  createQueue(name: string, options: Readonly<Record<string, unknown>>): Promise<unknown>;
-  send(name: string, data: Payload, options: Readonly<Record<string, unknown>>): Promise<string | null>;
-  fetch(name: string): Promise<readonly { readonly id: string; readonly data: Payload }[]>;
-  complete(name: string, id: string): Promise<unknown>;
-  fail(name: string, id: string): Promise<unknown>;
-}
-
-function pgBoss(module: { readonly PgBoss: new (options: Readonly<Record<string, unknown>>) => PgBoss }): System {
-  let boss: PgBoss | null = null;
-  const queue = "exhibit";
-  return {
-    name: "pg-boss, key_strict_fifo",
-    async prepare(url) {
-      boss = new module.PgBoss({ connectionString: url, supervise: false, schedule: false });
-      boss.on("error", () => {});
-      await boss.start();
-      await boss.createQueue(queue, { policy: "key_strict_fifo", retryLimit: 5, retryDelay: 1 });
-    },
-    async enqueue(client, payload) {
-      const db = { executeSql: (text: string, values: unknown[]) => client.query(text, values) };
-      await boss?.send(queue, payload, { singletonKey: payload.k, db });
-    },
-    async work(_, run) {
-      let over = false;
-      const loops = Array.from({ length: workers }, async () => {
-        while (!over) {
-          const [job] = (await boss?.fetch(queue)) ?? [];
-          if (job === undefined) {
-            await pause(20);
-            continue;
-          }
-          const done = await run(job.data).then(
-            () => true,
-            () => false,
-          );
-          if (done) await boss?.complete(queue, job.id);
-          else await boss?.fail(queue, job.id);
-        }
-      });
-      return async () => {
-        over = true;
-        await Promise.all(loops);
-        await boss?.stop({ graceful: false });
-      };
-    },
-  };
-}
-
-interface GraphileWorker {
-  runMigrations(options: Readonly<Record<string, unknown>>): Promise<void>;
-  run(options: Readonly<Record<string, unknown>>): Promise<{ stop(): Promise<void> }>;
-  readonly Logger: new (factory: () => () => void) => unknown;
-}
-
-function graphileWorker(module: GraphileWorker): System {
-  const logger = new module.Logger(() => () => {});
-  return {
-    name: "Graphile Worker, queue names",
-    prepare: (connectionString) => module.runMigrations({ connectionString, logger }),
-    async enqueue(client, payload) {
-      await client.query("select from graphile_worker.add_job('exhibit', $1::json, queue_name := $2)", [
-        JSON.stringify(payload),
-        payload.k,
-      ]);
-    },
-    async work(connectionString, run) {
-      // A pool of ours, whose end waits for what the runner still has to write after its stop.
-      const pgPool = new pg.Pool({ connectionString, max: workers + 2 });
-      pgPool.on("error", () => {});
-      pgPool.on("connect", (client) => client.on("error", () => {}));
-      const runner = await module.run({
-        pgPool,
-        logger,
-        concurrency: workers,
-        pollInterval: 100,
-        noHandleSignals: true,
-        taskList: { exhibit: (payload: Payload) => run(payload) },
-      });
-      return async () => {
-        await runner.stop();
-        await pgPool.end();
-      };
-    },
-  };
 }
 
 interface Figures {
@@ -282,50 +126,32 @@ function judge(effects: readonly Payload[], committed: readonly Transaction[]): 
   return { lost: of.size - seen.size, twice: effects.length - seen.size, withinTransaction, acrossCommits };
 }
 
-async function peers(folder: string | undefined): Promise<System[]> {
-  if (folder === undefined) return [];
-  const require = createRequire(join(resolve(folder), "package.json"));
-  const load = async (name: string): Promise<unknown> => import(pathToFileURL(require.resolve(name)).href);
-  return [
-    pgBoss((await load("pg-boss")) as Parameters<typeof pgBoss>[0]),
-    graphileWorker((await load("graphile-worker")) as GraphileWorker),
-  ];
-}
-
-function argument(name: string): string | undefined {
-  const i = process.argv.indexOf(name);
-  return i === -1 ? undefined : process.argv[i + 1];
-}
-
-const transactions = Number(argument("--transactions") ?? 240);
-const seed = Number(argument("--seed") ?? 7);
-const server = await resolveDatabase();
-const admin = await connect(server.url());
-const table: Record<string, string | number>[] = [];
-try {
-  const systems = [pgclaim, ...(await peers(argument("--peers")))];
-  if (systems.length === 1) console.log("Only pgclaim; see the head of this file for how to bring the peers.");
-  for (const failIn of [0, 20]) {
-    for (const system of systems) {
-      const name = `pgclaim_exhibit_${process.pid}`;
-      await admin.query(`create database ${name}`);
-      const figures = await measure(system, server.url(name), { transactions, seed, failIn });
-      await admin.query(`drop database ${name} with (force)`);
-      table.push({
-        system: system.name,
-        failures: failIn === 0 ? "none" : `1 in ${failIn}`,
-        jobs: figures.jobs,
-        "out of order: of one transaction": figures.withinTransaction,
-        "out of order: across commits": figures.acrossCommits,
-        lost: figures.lost,
-        twice: figures.twice,
-      });
+export const order: Exhibit = {
+  name: "order",
+  title: "Order per key under a load",
+  says: `${keys} keys, ${enqueuers} enqueuers that hold transactions open, ${workers} workers. Out of order: a job ran after one that must follow it, be it a later one of its own transaction or one whose commit was sent after its own had been answered.`,
+  async run(stage) {
+    const transactions = stage.quick ? 24 : 240;
+    const rows: Row[] = [];
+    for (const failIn of stage.quick ? [20] : [0, 20]) {
+      for (const system of orderingSystems(stage.peers)) {
+        const url = await stage.database({ bare: !system.name.startsWith("pgclaim") });
+        const figures = await measure(system, url, { transactions, seed: 7, failIn });
+        rows.push({
+          system: system.name,
+          figures: {
+            "failing at first": failIn === 0 ? "none" : `1 job in ${failIn}`,
+            jobs: figures.jobs,
+            "out of order in one transaction": figures.withinTransaction,
+            "out of order across commits": figures.acrossCommits,
+            lost: figures.lost,
+            twice: figures.twice,
+          },
+        });
+      }
     }
-  }
-  console.log(`${keys} keys, ${enqueuers} enqueuers, ${workers} workers, ${transactions} transactions, seed ${seed}`);
-  console.table(table);
-} finally {
-  await admin.end();
-  await server.stop();
-}
-process.exit(0);
+    return rows;
+  },
+};
+
+if (import.meta.main) await main([order]);
