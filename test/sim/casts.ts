@@ -1,0 +1,106 @@
+// Who plays, and with which jobs.
+
+export interface KindSpec {
+  readonly name: string;
+  /** Ordered by the payload's k. */
+  readonly orderingKey?: boolean;
+  /** Needs the name k for itself. */
+  readonly lock?: boolean;
+  /** So many at a time for k. */
+  readonly limit?: number;
+  readonly alone?: boolean;
+  readonly maxCrashes?: number;
+  readonly maxAttempts?: number;
+}
+
+export interface JobSpec {
+  readonly name: string;
+  readonly kind: string;
+  readonly k?: string;
+  /** Handler fails that often before it succeeds. */
+  readonly fails?: number;
+  /** Whose transaction enqueues it; there from the beginning if nobody's. */
+  readonly by?: string;
+  /** What it needs beside itself: `key:x`, `lock:x`, `limit:x:2`. */
+  readonly needs?: readonly string[];
+}
+
+export interface Cast {
+  readonly name: string;
+  readonly kinds: readonly KindSpec[];
+  readonly jobs: readonly JobSpec[];
+  readonly invocations: readonly string[];
+  readonly batch: number;
+  readonly maxTicks?: number;
+  /** Another wake, with its reaper, at any moment. */
+  readonly wakes?: boolean;
+  readonly oneIsolate?: boolean;
+  readonly isolation?: Readonly<Record<string, "read committed" | "repeatable read" | "serializable">>;
+}
+
+const plain: KindSpec = { name: "plain" };
+const keyed: KindSpec = { name: "keyed", orderingKey: true };
+const locked: KindSpec = { name: "locked", lock: true };
+
+const key = (name: string, more: Partial<JobSpec> = {}): JobSpec => ({
+  name,
+  kind: "keyed",
+  k: "x",
+  needs: ["key:x"],
+  ...more,
+});
+
+const two = ["A", "B"] as const;
+
+export const casts: readonly Cast[] = [
+  { name: "one job", kinds: [plain], jobs: [{ name: "j1", kind: "plain" }], invocations: two, batch: 1 },
+  {
+    name: "one job, one wake",
+    kinds: [plain],
+    jobs: [{ name: "j1", kind: "plain" }],
+    invocations: two,
+    batch: 1,
+    wakes: true,
+  },
+  {
+    name: "one job and one enqueued",
+    kinds: [plain],
+    jobs: [
+      { name: "j1", kind: "plain" },
+      { name: "j2", kind: "plain", by: "E" },
+    ],
+    invocations: two,
+    batch: 2,
+  },
+  {
+    name: "a failing job",
+    kinds: [plain],
+    jobs: [{ name: "j1", kind: "plain", fails: 1 }],
+    invocations: two,
+    batch: 1,
+  },
+  {
+    name: "two jobs of a key",
+    kinds: [keyed],
+    jobs: [key("j1"), key("j2")],
+    invocations: two,
+    batch: 2,
+  },
+  {
+    name: "two jobs of a key, one by one, one enqueued",
+    kinds: [keyed],
+    jobs: [key("j1"), key("j2"), key("j3", { by: "E" })],
+    invocations: two,
+    batch: 1,
+  },
+  {
+    name: "two jobs with one name",
+    kinds: [locked],
+    jobs: [
+      { name: "j1", kind: "locked", k: "x", needs: ["lock:x"] },
+      { name: "j2", kind: "locked", k: "x", needs: ["lock:x"] },
+    ],
+    invocations: two,
+    batch: 1,
+  },
+];
