@@ -27,6 +27,9 @@ export interface JobSpec {
 
 export interface Cast {
   readonly name: string;
+  /** How many faults of A a history has at most when everything is played, and in CI. B is as A, so its faults are too. */
+  readonly faults: 0 | 1 | 2;
+  readonly ci: 0 | 1;
   readonly kinds: readonly KindSpec[];
   readonly jobs: readonly JobSpec[];
   readonly invocations: readonly string[];
@@ -53,9 +56,11 @@ const key = (name: string, more: Partial<JobSpec> = {}): JobSpec => ({
 const two = ["A", "B"] as const;
 
 export const casts: readonly Cast[] = [
-  { name: "one job", kinds: [plain], jobs: [{ name: "j1", kind: "plain" }], invocations: two, batch: 1 },
+  { name: "one job", faults: 2, ci: 1, kinds: [plain], jobs: [{ name: "j1", kind: "plain" }], invocations: two, batch: 1 },
   {
     name: "one job, one wake",
+    faults: 1,
+    ci: 0,
     kinds: [plain],
     jobs: [{ name: "j1", kind: "plain" }],
     invocations: two,
@@ -64,6 +69,8 @@ export const casts: readonly Cast[] = [
   },
   {
     name: "one job and one enqueued",
+    faults: 1,
+    ci: 0,
     kinds: [plain],
     jobs: [
       { name: "j1", kind: "plain" },
@@ -74,6 +81,8 @@ export const casts: readonly Cast[] = [
   },
   {
     name: "a failing job",
+    faults: 1,
+    ci: 0,
     kinds: [plain],
     jobs: [{ name: "j1", kind: "plain", fails: 1 }],
     invocations: two,
@@ -81,6 +90,8 @@ export const casts: readonly Cast[] = [
   },
   {
     name: "two jobs of a key",
+    faults: 1,
+    ci: 0,
     kinds: [keyed],
     jobs: [key("j1"), key("j2")],
     invocations: two,
@@ -88,6 +99,8 @@ export const casts: readonly Cast[] = [
   },
   {
     name: "two jobs of a key, one by one, one enqueued",
+    faults: 1,
+    ci: 0,
     kinds: [keyed],
     jobs: [key("j1"), key("j2"), key("j3", { by: "E" })],
     invocations: two,
@@ -95,6 +108,8 @@ export const casts: readonly Cast[] = [
   },
   {
     name: "two jobs with one name",
+    faults: 1,
+    ci: 0,
     kinds: [locked],
     jobs: [
       { name: "j1", kind: "locked", k: "x", needs: ["lock:x"] },

@@ -10,7 +10,7 @@ export interface Failure {
   readonly faults: readonly string[];
   readonly trace: readonly string[];
   /** Which branch was taken at each choice; with cast and plans it names the history. */
-  readonly choices: string;
+  readonly choices: readonly number[];
 }
 
 export interface Explored {
@@ -124,7 +124,7 @@ export async function explore(
     else {
       total.histories++;
       if (found.length > 0) {
-        total.failures.push({ faults: found, trace: [...stage.trace], choices: choices.join("") });
+        total.failures.push({ faults: found, trace: [...stage.trace], choices });
         if (bounds.stopAtFailure === true) return total;
       }
     }

@@ -5,7 +5,7 @@ import { vi } from "vitest";
 import * as z from "zod";
 import type { Claimer } from "../../src/claimer.ts";
 import type { Clock } from "../../src/clock.ts";
-import { type Database, literal } from "../../src/database.ts";
+import { type Database, literal, type PgClient } from "../../src/database.ts";
 import { type AnyJobDefinition, defineJob } from "../../src/define.ts";
 import { setup, type World } from "../support/world.ts";
 import { Backends } from "./backends.ts";
@@ -49,6 +49,42 @@ export interface Snapshot {
   readonly locks: number;
 }
 
+const tables = [
+  ...["job", "attempt", "tick", "history", "recheck", "unique_key", "reservation", "cancel_request"].map((t) => `pgclaim.${t}`),
+  "effect",
+];
+
+// Functions, because their plans are kept: both are called for every history.
+const resetFunction = `create function sim_reset(request jsonb) returns setof bigint language plpgsql as $$ begin
+  ${tables.map((table) => `delete from ${table};`).join(" ")}
+  return query select e.job_id from pgclaim.enqueue_v1(request) e order by e.i;
+end $$`;
+
+const snapshotFunction = `create function sim_snapshot() returns jsonb language plpgsql as $$ begin return ((
+  select jsonb_build_object(
+  'jobs', (select coalesce(jsonb_agg(jsonb_build_object('id', j.id::text, 'state', j.state, 'attempt', j.attempt,
+  'suspect', j.suspect, 'dead_reason', j.dead_reason, 'place', j.place::text) order by j.id), '[]') from pgclaim.job j),
+  'attempts', (select coalesce(jsonb_agg(jsonb_build_object('job_id', a.job_id::text, 'n', a.n, 'tick', a.tick,
+  'quarantined', a.quarantined, 'outcome', a.outcome) order by a.job_id, a.n), '[]') from pgclaim.attempt a),
+  'ticks', (select coalesce(jsonb_agg(jsonb_build_object('id', t.id, 'outcome', t.outcome)), '[]') from pgclaim.tick t),
+  'history', (select coalesce(jsonb_agg(jsonb_build_object('job_id', h.job_id::text, 'outcome', h.outcome, 'attempts', h.attempts,
+  'failures', h.failures, 'place', h.place::text) order by h.finished_at, h.place), '[]') from pgclaim.history h),
+  'effects', (select coalesce(jsonb_agg(jsonb_build_object('job', e.job, 'attempt', e.attempt, 'tick', e.tick) order by e.i), '[]') from effect e),
+  'gates', (select coalesce(jsonb_agg(b.what), '[]') from (
+  select 'more ready than may run: ' || j.gate as what from pgclaim.job j where j.gate is not null and j.state = 'ready'
+  group by j.gate, j.gate_width having count(*) > j.gate_width
+  union all
+  select 'without a place: ' || j.id from pgclaim.job j where j.gate is not null and j.place is null
+  union all
+  select 'active and not the lowest: ' || j.gate from pgclaim.job j
+  where j.ordering_key is not null and j.state in ('ready', 'scheduled') and exists (
+  select from pgclaim.job o where o.gate = j.gate and o.place < j.place and not (o.state = 'dead' and o.when_dead = 'skip'))
+  ) b),
+  'locks', (select count(*) from pg_locks l where l.locktype = 'advisory'
+  and l.database = (select d.oid from pg_database d where d.datname = current_database()))
+  )
+)); end $$`;
+
 export class Lane {
   readonly world: World;
   readonly backends: Backends;
@@ -75,6 +111,8 @@ export class Lane {
     await world.sql.query(
       "create table effect (i bigint generated always as identity, job text not null, attempt integer not null, tick uuid not null)",
     );
+    await world.sql.query(resetFunction);
+    await world.sql.query(snapshotFunction);
     const backends = await Backends.open(world.url);
     // The latch is module state: an isolate of its own is a module graph of its own.
     const isolates: CreateClaimer[] = [];
@@ -126,21 +164,14 @@ export class Lane {
     this.#nowMs += 10_000_000;
     this.names.clear();
     this.#specs.clear();
-    const tables = ["job", "attempt", "tick", "history", "recheck", "unique_key", "reservation", "cancel_request"];
-    const all = [...tables.map((table) => `pgclaim.${table}`), "effect"];
-    // Truncate costs a file for each; now and then it is cheaper than reading past what is dead.
-    const clear =
-      this.#sinceTruncate++ % 300 === 0 ? `truncate ${all.join(", ")}` : all.map((table) => `delete from ${table}`).join(";");
     const { monitor } = this.backends;
-    await monitor.query(clear);
+    // Truncate costs a file for each table; now and then it is cheaper than reading past what is dead.
+    if (this.#sinceTruncate++ % 300 === 0) await monitor.query(`truncate ${tables.join(", ")}`);
     const first = cast.jobs.filter((job) => job.by === undefined);
-    if (first.length > 0) {
-      const { rows } = await monitor.query<{ job_id: string }>(
-        `select job_id::text as job_id from pgclaim.enqueue_v1($1::jsonb) order by i`,
-        [JSON.stringify({ jobs: first.map(request) })],
-      );
-      for (const [i, row] of rows.entries()) this.learn(row.job_id, first[i]);
-    }
+    const { rows } = await monitor.query<{ job_id: string }>("select sim_reset($1)::text as job_id", [
+      JSON.stringify({ jobs: first.map(request) }),
+    ]);
+    for (const [i, row] of rows.entries()) this.learn(row.job_id, first[i]);
     return new Stage(this.backends, (id) => this.resources(id));
   }
 
@@ -176,28 +207,7 @@ export class Lane {
   }
 
   async snapshot(): Promise<Snapshot> {
-    const { rows } = await this.backends.monitor.query<{ s: Snapshot }>(`select jsonb_build_object(
-      'jobs', (select coalesce(jsonb_agg(jsonb_build_object('id', j.id::text, 'state', j.state, 'attempt', j.attempt,
-        'suspect', j.suspect, 'dead_reason', j.dead_reason, 'place', j.place::text) order by j.id), '[]') from pgclaim.job j),
-      'attempts', (select coalesce(jsonb_agg(jsonb_build_object('job_id', a.job_id::text, 'n', a.n, 'tick', a.tick,
-        'quarantined', a.quarantined, 'outcome', a.outcome) order by a.job_id, a.n), '[]') from pgclaim.attempt a),
-      'ticks', (select coalesce(jsonb_agg(jsonb_build_object('id', t.id, 'outcome', t.outcome)), '[]') from pgclaim.tick t),
-      'history', (select coalesce(jsonb_agg(jsonb_build_object('job_id', h.job_id::text, 'outcome', h.outcome, 'attempts', h.attempts,
-        'failures', h.failures, 'place', h.place::text) order by h.finished_at, h.place), '[]') from pgclaim.history h),
-      'effects', (select coalesce(jsonb_agg(jsonb_build_object('job', e.job, 'attempt', e.attempt, 'tick', e.tick) order by e.i), '[]') from effect e),
-      'gates', (select coalesce(jsonb_agg(b.what), '[]') from (
-        select 'more ready than may run: ' || j.gate as what from pgclaim.job j where j.gate is not null and j.state = 'ready'
-          group by j.gate, j.gate_width having count(*) > j.gate_width
-        union all
-        select 'without a place: ' || j.id from pgclaim.job j where j.gate is not null and j.place is null
-        union all
-        select 'active and not the lowest: ' || j.gate from pgclaim.job j
-          where j.ordering_key is not null and j.state in ('ready', 'scheduled') and exists (
-            select from pgclaim.job o where o.gate = j.gate and o.place < j.place and not (o.state = 'dead' and o.when_dead = 'skip'))
-      ) b),
-      'locks', (select count(*) from pg_locks l where l.locktype = 'advisory'
-        and l.database = (select d.oid from pg_database d where d.datname = current_database()))
-    ) as s`);
+    const { rows } = await this.backends.monitor.query<{ s: Snapshot }>("select sim_snapshot() as s");
     const [row] = rows;
     if (row === undefined) throw new Error("no snapshot");
     return row.s;
@@ -343,7 +353,7 @@ export class Lane {
       open() {
         const actor = currentActor();
         const client = new StagedClient(actor.stage, actor);
-        return { client, destroy: () => client.destroy() };
+        return { client: client as unknown as PgClient, destroy: () => client.destroy() };
       },
       oneShot: ({ text, argument }) => oneShot(currentActor(), text, argument),
     };

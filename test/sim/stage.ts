@@ -171,7 +171,7 @@ export class Stage {
     readonly actor: Actor;
     readonly verb: Verb;
     readonly of?: string;
-    readonly session?: StagedClient;
+    readonly session?: StagedClient | null;
     readonly needsBackend?: boolean;
     readonly send: (backend: Backend) => Promise<T>;
     readonly footprint?: (value: T) => Footprint;
@@ -407,7 +407,7 @@ export class Stage {
     this.enter(this.#echo(step.actor), async () => {
       const actor = currentActor();
       await this.step({ ...step, actor }).then(
-        () => (session === null ? undefined : session.commitAs(actor)),
+        () => (step.verb === "finish" ? session?.commitAs(actor) : undefined),
         () => {}, // refused, and nobody there to hear it
       );
       // The message has been executed, or refused; the server finds that nobody is there any more.
