@@ -66,6 +66,8 @@ export async function campaign(items: readonly Item[], laneCount: number): Promi
           cause: error,
         });
       }
+      if (process.env.PGCLAIM_SIM_VERBOSE !== undefined)
+        process.stderr.write(`${cast.name} | ${planName(plans)}: ${found.histories} + ${found.seen}, ${found.failures.length} fail\n`);
       for (const { faults, trace, choices } of found.failures) {
         failures.push(
           `${cast.name}, ${planName(plans)}:\n  ${faults.join("\n  ")}\n  history: ${trace.join(", ")}\n  again: PGCLAIM_SIM_REPLAY='${replayName(cast, plans, choices)}' npx vitest run test/sim/exhaustive.test.ts`,

@@ -56,7 +56,7 @@ const key = (name: string, more: Partial<JobSpec> = {}): JobSpec => ({
 const two = ["A", "B"] as const;
 
 export const casts: readonly Cast[] = [
-  { name: "one job", faults: 2, ci: 1, kinds: [plain], jobs: [{ name: "j1", kind: "plain" }], invocations: two, batch: 1 },
+  { name: "one job", faults: 1, ci: 1, kinds: [plain], jobs: [{ name: "j1", kind: "plain" }], invocations: two, batch: 1 },
   {
     name: "one job, one wake",
     faults: 1,

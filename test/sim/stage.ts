@@ -118,6 +118,9 @@ interface InFlight {
 
 const local: ReadonlySet<Verb> = new Set<Verb>(["call", "turn", "effect", "end-turn", "undo", "enqueue"]);
 
+/** The others only ever try a lock, or touch what is their own; that they are answered is a test as well. */
+const mayWait: ReadonlySet<Verb> = new Set<Verb>(["fence", "finish", "commit", "settle"]);
+
 export class ConnectionLost extends Error {
   constructor() {
     super("Connection terminated unexpectedly");
@@ -138,6 +141,8 @@ export class Stage {
   readonly #actors: Actor[] = [];
   #blocked: InFlight[] = [];
   #writers = 0;
+  /** Steps that have met their fault; one that still goes on after it meets no other. */
+  readonly #failed = new Set<Step>();
   steps = 0;
   waits = 0;
 
@@ -214,15 +219,16 @@ export class Stage {
         if (this.#blocked.length > 0) return "deadlock";
         return director.pointless(this) ? "seen" : "ended";
       }
-      const free = ready.find((step) => this.#isLocal(step, director.fault(step)));
+      const faultOf = (step: Step) => (this.#failed.has(step) ? null : director.fault(step));
+      const free = ready.find((step) => this.#isLocal(step, faultOf(step)));
       if (free !== undefined) {
-        await this.#release(free, director.fault(free));
+        await this.#release(free, faultOf(free));
         continue;
       }
       if (director.pointless(this)) return "seen";
       const chosen = director.choose(ready);
       if (chosen === null) return "seen";
-      director.ran(await this.#release(chosen, director.fault(chosen)));
+      director.ran(await this.#release(chosen, faultOf(chosen)));
     }
   }
 
@@ -337,6 +343,7 @@ export class Stage {
 
   async #fail(step: Step, fault: Fault): Promise<Footprint> {
     const { actor, session } = step;
+    this.#failed.add(step);
     this.trace.push(`${idOf(step)} ${fault}`);
     const held = this.#held(step);
     switch (fault) {
@@ -468,7 +475,7 @@ export class Stage {
   /** Whether the step has been answered; false when it waits for a lock of somebody else. */
   async #answered(inFlight: InFlight): Promise<boolean> {
     const others = this.#writers - (inFlight.step.session?.writes === true ? 1 : 0);
-    if (others <= 0 || inFlight.backend === null) {
+    if (others <= 0 || inFlight.backend === null || !mayWait.has(inFlight.step.verb)) {
       await endsWithin(20_000, inFlight.done, idOf(inFlight.step));
       return true;
     }

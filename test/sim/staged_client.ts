@@ -38,6 +38,8 @@ export class StagedClient {
   /** The engine's end of it is gone. */
   lost = false;
   #open = false;
+  /** A statement outside of every savepoint has failed: the server has undone everything and given the locks back. */
+  #aborted = false;
   #held: Footprint = "local";
   #lastClaim = "";
 
@@ -53,7 +55,7 @@ export class StagedClient {
 
   /** What is free again when the transaction ends, or changes with it. */
   get held(): Footprint {
-    return this.#open ? this.#held : "local";
+    return this.#open && !this.#aborted ? this.#held : "local";
   }
 
   async connect(): Promise<void> {
@@ -177,6 +179,7 @@ export class StagedClient {
   after(verb: Verb, failed: boolean, value: unknown): void {
     if (verb === "claim" && !failed) this.#claimed(value as Result[]);
     if (verb === "rollback" || (verb === "commit" && !failed)) this.#over();
+    else if (failed && (verb === "finish" || verb === "commit")) this.#abort();
   }
 
   #claimed(results: readonly Result[]): void {
@@ -226,7 +229,13 @@ export class StagedClient {
   }
 
   #over(): void {
+    this.#abort();
     this.#open = false;
+    this.#aborted = false;
+  }
+
+  #abort(): void {
+    this.#aborted = true;
     this.running.clear();
     if (this.writes) this.#stage.wrote(-1);
     this.writes = false;
