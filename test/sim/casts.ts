@@ -37,6 +37,8 @@ export interface Cast {
   readonly maxTicks?: number;
   /** Another wake, with its reaper, at any moment. */
   readonly wakes?: boolean;
+  /** A day goes by at any moment, and wake prunes what is that old. */
+  readonly prunes?: boolean;
   readonly oneIsolate?: boolean;
   readonly isolation?: Readonly<Record<string, "read committed" | "repeatable read" | "serializable">>;
 }
@@ -56,6 +58,44 @@ const key = (name: string, more: Partial<JobSpec> = {}): JobSpec => ({
 const two = ["A", "B"] as const;
 
 export const casts: readonly Cast[] = [
+  {
+    name: "one invocation, a key, one enqueued",
+    faults: 1,
+    ci: 1,
+    kinds: [keyed],
+    jobs: [key("j1"), key("j2", { by: "E" })],
+    invocations: ["A"],
+    batch: 1,
+  },
+  {
+    name: "one invocation, a key, one enqueued at repeatable read",
+    faults: 1,
+    ci: 1,
+    kinds: [keyed],
+    jobs: [key("j1"), key("j2", { by: "E" })],
+    invocations: ["A"],
+    batch: 1,
+    isolation: { E: "repeatable read" },
+  },
+  {
+    name: "two jobs of a key, two that enqueue",
+    faults: 0,
+    ci: 1,
+    kinds: [keyed],
+    jobs: [key("j1", { by: "E" }), key("j2", { by: "F" })],
+    invocations: ["A"],
+    batch: 2,
+  },
+  {
+    name: "one job, a day goes by",
+    faults: 1,
+    ci: 0,
+    kinds: [plain],
+    jobs: [{ name: "j1", kind: "plain" }],
+    invocations: two,
+    batch: 1,
+    prunes: true,
+  },
   { name: "one job", faults: 1, ci: 1, kinds: [plain], jobs: [{ name: "j1", kind: "plain" }], invocations: two, batch: 1 },
   {
     name: "one job, one wake",
@@ -87,6 +127,16 @@ export const casts: readonly Cast[] = [
     jobs: [{ name: "j1", kind: "plain", fails: 1 }],
     invocations: two,
     batch: 1,
+  },
+  {
+    name: "a failing job, a day goes by",
+    faults: 1,
+    ci: 0,
+    kinds: [plain],
+    jobs: [{ name: "j1", kind: "plain", fails: 1 }],
+    invocations: two,
+    batch: 1,
+    prunes: true,
   },
   {
     name: "two jobs of a key",

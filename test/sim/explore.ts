@@ -78,7 +78,7 @@ export async function explore(
   lane: Lane,
   cast: Cast,
   plans: readonly Plan[],
-  bounds: { readonly until: number; readonly stopAtFailure?: boolean },
+  bounds: { readonly until: number; readonly failures?: number },
 ): Promise<Explored> {
   await lane.prepare(cast);
   const total: Explored = { histories: 0, seen: 0, steps: 0, waits: 0, labels: new Set(), failures: [], complete: false };
@@ -125,7 +125,7 @@ export async function explore(
       total.histories++;
       if (found.length > 0) {
         total.failures.push({ faults: found, trace: [...stage.trace], choices });
-        if (bounds.stopAtFailure === true) return total;
+        if (total.failures.length === bounds.failures) return total;
       }
     }
   } while (advance(stack));

@@ -7,6 +7,7 @@ import type { Claimer } from "../../src/claimer.ts";
 import type { Clock } from "../../src/clock.ts";
 import { type Database, literal, type PgClient } from "../../src/database.ts";
 import { type AnyJobDefinition, defineJob } from "../../src/define.ts";
+import { alter } from "../postgres/sql/support.ts";
 import { setup, type World } from "../support/world.ts";
 import { Backends } from "./backends.ts";
 import type { Cast, JobSpec } from "./casts.ts";
@@ -111,6 +112,8 @@ export class Lane {
     await world.sql.query(
       "create table effect (i bigint generated always as identity, job text not null, attempt integer not null, tick uuid not null)",
     );
+    // On a busy machine a history may stand still for longer than a settle waits in earnest.
+    await alter(world.sql, "pgclaim.settle_v1(jsonb)", [["set_config('lock_timeout', '2s', true)", "set_config('lock_timeout', '60s', true)"]]);
     await world.sql.query(resetFunction);
     await world.sql.query(snapshotFunction);
     const backends = await Backends.open(world.url);
@@ -145,7 +148,8 @@ export class Lane {
           log: () => {},
           batch: name === "drain" ? 25 : cast.batch,
           maxTicks: name === "drain" ? "none" : (cast.maxTicks ?? 1),
-          limits: { close: "10s", cancelPoll: "30s" },
+          // As long as a slow machine may take; no history waits for any of them.
+          limits: { close: "60s", cancelPoll: "60s", message: "60s", oneShot: "60s" },
         }),
       );
     }
@@ -172,7 +176,29 @@ export class Lane {
       JSON.stringify({ jobs: first.map(request) }),
     ]);
     for (const [i, row] of rows.entries()) this.learn(row.job_id, first[i]);
-    return new Stage(this.backends, (id) => this.resources(id));
+    const stage = new Stage(this.backends, (id) => this.resources(id));
+    stage.audit = () => this.#audit(stage);
+    return stage;
+  }
+
+  /** Takes something out of a function of this lane's schema. */
+  alter(signature: string, changes: readonly (readonly [from: string, to: string])[]): Promise<void> {
+    return alter(this.backends.monitor, signature, changes);
+  }
+
+  /** What must hold at every moment, not only when all have ended. */
+  async #audit(stage: Stage): Promise<void> {
+    const { rows } = await this.backends.monitor.query<{ what: string; job_id: string; tick: string | null }>(`
+      select 'two open' as what, a.job_id::text, null as tick from pgclaim.attempt a where a.outcome is null
+      group by a.job_id having count(*) > 1
+      union all
+      select 'crashed', a.job_id::text, a.tick::text from pgclaim.attempt a where a.outcome = 'crashed'`);
+    for (const { what, job_id, tick } of rows) {
+      const name = this.names.get(job_id) ?? job_id;
+      if (what === "two open") stage.faults.push(`${name} has two open attempts`);
+      else if ([...stage.sessions].some((session) => session.held !== "local" && session.tick?.id === tick))
+        stage.faults.push(`an attempt of ${name} was reaped while its transaction lived`);
+    }
   }
 
   learn(id: string, spec: JobSpec | undefined): void {
@@ -197,6 +223,7 @@ export class Lane {
       ...cast.invocations.map((name) => stage.enter(name, () => this.claimer(name).invoke({ type: "manual" }))),
       ...enqueuers.map((name) => stage.enter(name, () => this.#enqueue(stage, cast, name))),
       ...(cast.wakes === true ? [stage.enter("W", () => this.#wake(currentActor()))] : []),
+      ...(cast.prunes === true ? [stage.enter("P", () => this.#prune(currentActor()))] : []),
     ];
   }
 
@@ -233,6 +260,17 @@ export class Lane {
         historyMs: null,
       }),
     );
+  }
+
+  #prune(actor: Actor): Promise<unknown> {
+    return actor.stage.step({
+      actor,
+      verb: "prune",
+      send: ({ client }) =>
+        client.query(`update pgclaim.attempt set started_at = started_at - interval '2 days', ended_at = ended_at - interval '2 days' where outcome is not null;
+          select pgclaim.prune(500, null)`),
+      footprint: () => "global",
+    });
   }
 
   /** A caller's own transaction: its jobs, then COMMIT. */

@@ -4,11 +4,11 @@ import type { Cast } from "./casts.ts";
 import type { Fault, Plan } from "./stage.ts";
 
 /** By verb. What the session loses before a step of its own it loses before the next one of its handlers just as well. */
-const faultsOf: Readonly<Record<string, readonly Fault[]>> = {
+export const faultsOf: Readonly<Record<string, readonly Fault[]>> = {
   wake: ["crash", "lost"],
   claim: ["crash", "lose", "lost"],
-  fence: ["crash", "crash-sent", "lose", "half-open", "lost", "late", "lost-twice", "late-twice"],
-  call: ["crash", "lose", "half-open"],
+  fence: ["crash", "crash-sent", "lose", "silent", "half-open", "lost", "late", "lost-twice", "late-twice"],
+  call: ["crash", "lose", "silent", "half-open"],
   turn: ["crash", "lose"],
   effect: ["crash", "lose", "half-open"],
   "end-turn": ["crash", "lose"],

@@ -23,6 +23,7 @@ export type Verb =
   | "settle"
   | "enqueue"
   | "die"
+  | "prune"
   | "other";
 
 /**
@@ -31,13 +32,14 @@ export type Verb =
  *   crash          the invocation dies before it, its session with it.
  *   crash-sent     it dies with the message under way: the server executes it at any later moment, or never hears of it.
  *   lose           the session is gone before it; the invocation lives.
+ *   silent         the server's end is gone before it; the invocation finds out when it next speaks on the session.
  *   half-open      as lose, but the server does not notice before some later moment.
  *   lost           it is executed, its answer never comes.
  *   late           no answer; it arrives at any later moment. Of finish: on the half-open session.
  *   late-twice     as late, and the repetition is lost before it arrives.
  *   lost-twice     executed once, both answers lost.
  */
-export type Fault = "crash" | "crash-sent" | "lose" | "half-open" | "lost" | "late" | "late-twice" | "lost-twice";
+export type Fault = "crash" | "crash-sent" | "lose" | "silent" | "half-open" | "lost" | "late" | "late-twice" | "lost-twice";
 
 /** Where and how somebody fails: at most once, decided before the history begins. */
 export interface Plan {
@@ -119,7 +121,7 @@ interface InFlight {
 const local: ReadonlySet<Verb> = new Set<Verb>(["call", "turn", "effect", "end-turn", "undo", "enqueue"]);
 
 /** The others only ever try a lock, or touch what is their own; that they are answered is a test as well. */
-const mayWait: ReadonlySet<Verb> = new Set<Verb>(["fence", "finish", "commit", "settle"]);
+const mayWait: ReadonlySet<Verb> = new Set<Verb>(["fence", "finish", "commit", "settle", "prune"]);
 
 export class ConnectionLost extends Error {
   constructor() {
@@ -134,7 +136,10 @@ export class Stage {
   readonly trace: string[] = [];
   readonly labels = new Set<string>();
   readonly starts: Start[] = [];
+  /** What was wrong at some moment of the history. */
   readonly faults: string[] = [];
+  /** Looks at the database after a step that may have closed or opened attempts. */
+  audit: (step: Step) => Promise<void> = async () => {};
   /** Names of the enqueuers' transactions in the order in which they committed. */
   readonly commits: string[] = [];
   readonly sessions = new Set<StagedClient>();
@@ -237,6 +242,11 @@ export class Stage {
     this.#writers += change;
   }
 
+  /** Faults that have struck. */
+  get struck(): number {
+    return this.#failed.size;
+  }
+
   /** Whether an actor has nothing left to do. */
   isOver(name: string): boolean {
     return this.#actors.find((actor) => actor.name === name)?.ended ?? false;
@@ -295,6 +305,7 @@ export class Stage {
         return step.verb === "rollback" && step.session?.held === "local";
       case "crash":
       case "lose":
+      case "silent":
         return this.#held(step) === "local";
       case "crash-sent":
         return step.session !== null || this.#held(step) === "local";
@@ -359,6 +370,10 @@ export class Stage {
         if (fault === "crash-sent") this.#phantom(step);
         return held;
       }
+      case "silent":
+        actor.pending.unshift(step); // it speaks to others, or to nobody
+        for (const one of this.#sessionsOf(actor)) await one.kill();
+        return held;
       case "lose":
       case "half-open": {
         if (session === null) actor.pending.unshift(step); // what is not on the session goes on
@@ -452,6 +467,7 @@ export class Stage {
         }
         session?.after(step.verb, failed, value);
         const footprint = step.footprint(failed ? null : value);
+        if (step.verb === "fence" || step.verb === "wake") await this.audit(step);
         if (failed) step.reject(error);
         else step.resolve(value);
         return footprint;

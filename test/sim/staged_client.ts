@@ -69,6 +69,8 @@ export class StagedClient {
   }
 
   query(query: string | QueryObject): unknown {
+    // Killed behind the engine's back: it learns of it now.
+    if (this.#backend === null && !this.lost) this.lose();
     if (typeof query === "string") return this.lost ? Promise.reject(new ConnectionLost()) : this.#message(query);
     void this.#extended(query);
     return query;
@@ -150,6 +152,7 @@ export class StagedClient {
 
   async #extended(query: QueryObject): Promise<void> {
     const { callback } = query;
+    if (this.lost) return callback(new ConnectionLost());
     try {
       const result = await this.#stage.step({
         actor: this.actor,
@@ -187,6 +190,10 @@ export class StagedClient {
     const jobs = new Map(claims.map((row) => [String(row.job_id), Number(row.attempt)]));
     const [, id] = /\.tick = E'([^']+)'/.exec(this.#lastClaim) ?? [];
     this.tick = { id: id ?? "?", quarantined: /"quarantined":true/.test(this.#lastClaim), jobs };
+    for (const other of this.#stage.sessions) {
+      const both = other === this || other.held === "local" ? [] : [...jobs.keys()].filter((job) => other.tick?.jobs.has(job));
+      for (const job of both) this.#stage.faults.push(`${this.actor.name} claims ${job} while ${other.actor.name} holds it`);
+    }
     this.#open = true;
     let held: Footprint = "local";
     for (const job of jobs.keys()) held = union(held, this.#stage.resourcesOf(job) ?? "global");
