@@ -7,6 +7,7 @@ import type { Claimer } from "../../src/claimer.ts";
 import type { Clock } from "../../src/clock.ts";
 import { type Database, literal, type PgClient } from "../../src/database.ts";
 import { type AnyJobDefinition, defineJob } from "../../src/define.ts";
+import { sqlStateOf } from "../../src/errors.ts";
 import { alter } from "../postgres/sql/support.ts";
 import { setup, type World } from "../support/world.ts";
 import { Backends } from "./backends.ts";
@@ -203,6 +204,8 @@ export class Lane {
 
   learn(id: string, spec: JobSpec | undefined): void {
     if (spec === undefined) throw new Error(`job ${id} is nobody's`);
+    // A caller that had to repeat its transaction enqueues the same job under another id.
+    for (const [other, name] of this.names) if (name === spec.name) this.names.delete(other);
     this.names.set(id, spec.name);
     this.#specs.set(id, spec);
   }
@@ -281,20 +284,29 @@ export class Lane {
     const held: Footprint = new Set(jobs.flatMap((job) => [...resourcesOf(job)]));
     const session = new StagedClient(stage, actor);
     await session.connect();
-    await session.run({
-      verb: "enqueue",
-      text: `begin isolation level ${level}; select count(*) from pgclaim.job`,
-      // Above READ COMMITTED this is when it looks at others.
-      footprint: level === "read committed" ? "local" : "reader",
-    });
     const client = {
       query: async (text: string, values: unknown[] = []) => ({
         rows: (await session.run({ verb: "enqueue", text, values, footprint: "local" })).rows,
       }),
     };
-    const answer = await this.claimer("drain").enqueueByKind(jobs.map(request), { client });
-    for (const [i, { id }] of answer.entries()) this.learn(id, jobs[i]);
-    await session.run({ verb: "commit", text: "commit", footprint: held });
+    for (let committed = false; !committed; ) {
+      await session.run({
+        verb: "enqueue",
+        text: `begin isolation level ${level}; select count(*) from pgclaim.job`,
+        // Above READ COMMITTED this is when it looks at others.
+        footprint: level === "read committed" ? "local" : "reader",
+      });
+      try {
+        const answer = await this.claimer("drain").enqueueByKind(jobs.map(request), { client });
+        for (const [i, { id }] of answer.entries()) this.learn(id, jobs[i]);
+        await session.run({ verb: "commit", text: "commit", footprint: held });
+        committed = true;
+      } catch (error) {
+        // What a caller at SERIALIZABLE has to expect, of us as of anybody.
+        if (sqlStateOf(error) !== "40001" || level !== "serializable") throw error;
+        await session.run({ verb: "rollback", text: "rollback", footprint: "local" });
+      }
+    }
     stage.commits.push(name);
     await session.end();
   }
