@@ -62,12 +62,17 @@ export async function campaign(items: readonly Item[], laneCount: number): Promi
       try {
         found = await explore(lane, cast, plans, { until: Number.POSITIVE_INFINITY });
       } catch (error) {
-        throw new Error(`${cast.name} | ${planName(plans)}: ${error instanceof Error ? error.message : String(error)}`, {
-          cause: error,
-        });
+        throw new Error(
+          `${cast.name} | ${planName(plans)}: ${error instanceof Error ? error.message : String(error)}`,
+          {
+            cause: error,
+          },
+        );
       }
       if (process.env.PGCLAIM_SIM_VERBOSE !== undefined)
-        process.stderr.write(`${cast.name} | ${planName(plans)}: ${found.histories} + ${found.seen}, ${found.failures.length} fail\n`);
+        process.stderr.write(
+          `${cast.name} | ${planName(plans)}: ${found.histories} + ${found.seen}, ${found.failures.length} fail\n`,
+        );
       for (const { faults, trace, choices } of found.failures) {
         failures.push(
           `${cast.name}, ${planName(plans)}:\n  ${faults.join("\n  ")}\n  history: ${trace.join(", ")}\n  again: PGCLAIM_SIM_REPLAY='${replayName(cast, plans, choices)}' npx vitest run test/sim/exhaustive.test.ts`,
@@ -88,7 +93,8 @@ export async function campaign(items: readonly Item[], laneCount: number): Promi
         const known = known0.get(cast.name) ?? new Set<string>();
         if (plans.length === 0) known0.set(cast.name, found.labels);
         // A second fault only where the first one has led: at steps that no history without it has.
-        const labels = plans.length === 0 ? found.labels : new Set([...found.labels].filter((label) => !known.has(label)));
+        const labels =
+          plans.length === 0 ? found.labels : new Set([...found.labels].filter((label) => !known.has(label)));
         for (const plan of plansOf(labels, "A")) queue.push({ cast, plans: [...plans, plan], left: left - 1 });
       }
       busy--;

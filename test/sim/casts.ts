@@ -27,9 +27,9 @@ export interface JobSpec {
 
 export interface Cast {
   readonly name: string;
-  /** How many faults of A a history has at most when everything is played, and in CI. B is as A, so its faults are too. */
+  /** How many faults of A a history has at most when everything is played, and in CI (null: none of it is). B is as A, so its faults are too. */
   readonly faults: 0 | 1 | 2;
-  readonly ci: 0 | 1;
+  readonly ci: 0 | 1 | null;
   readonly kinds: readonly KindSpec[];
   readonly jobs: readonly JobSpec[];
   readonly invocations: readonly string[];
@@ -89,18 +89,26 @@ export const casts: readonly Cast[] = [
   {
     name: "one job, a day goes by",
     faults: 1,
-    ci: 0,
+    ci: null,
     kinds: [plain],
     jobs: [{ name: "j1", kind: "plain" }],
     invocations: two,
     batch: 1,
     prunes: true,
   },
-  { name: "one job", faults: 1, ci: 1, kinds: [plain], jobs: [{ name: "j1", kind: "plain" }], invocations: two, batch: 1 },
+  {
+    name: "one job",
+    faults: 2,
+    ci: 1,
+    kinds: [plain],
+    jobs: [{ name: "j1", kind: "plain" }],
+    invocations: two,
+    batch: 1,
+  },
   {
     name: "one job, one wake",
     faults: 1,
-    ci: 0,
+    ci: null,
     kinds: [plain],
     jobs: [{ name: "j1", kind: "plain" }],
     invocations: two,
@@ -110,7 +118,7 @@ export const casts: readonly Cast[] = [
   {
     name: "one job and one enqueued",
     faults: 1,
-    ci: 0,
+    ci: null,
     kinds: [plain],
     jobs: [
       { name: "j1", kind: "plain" },
@@ -131,7 +139,7 @@ export const casts: readonly Cast[] = [
   {
     name: "a failing job, a day goes by",
     faults: 1,
-    ci: 0,
+    ci: null,
     kinds: [plain],
     jobs: [{ name: "j1", kind: "plain", fails: 1 }],
     invocations: two,
@@ -155,6 +163,26 @@ export const casts: readonly Cast[] = [
     jobs: [key("j1"), key("j2"), key("j3", { by: "E" })],
     invocations: two,
     batch: 1,
+  },
+  {
+    name: "three jobs, two of a key, one enqueued",
+    faults: 0,
+    ci: null,
+    kinds: [plain, keyed],
+    jobs: [key("j1"), { name: "j2", kind: "plain" }, key("j3", { by: "E" })],
+    invocations: two,
+    batch: 2,
+  },
+  {
+    name: "one job, one isolate",
+    faults: 1,
+    ci: null,
+    kinds: [plain],
+    jobs: [{ name: "j1", kind: "plain" }],
+    invocations: two,
+    batch: 1,
+    maxTicks: 2,
+    oneIsolate: true,
   },
   {
     name: "two jobs with one name",

@@ -45,15 +45,21 @@ function standing(snapshot: Snapshot, reports: readonly InvocationReport[], lane
   const name = (id: string) => lane.names.get(id) ?? id;
   const fates = new Map(ticks.map(({ id, outcome }) => [id, outcome]));
   if (locks > 0) faults.push(`${locks} advisory locks left`);
-  for (const { id } of jobs) if (history.some((h) => h.job_id === id)) faults.push(`${name(id)} is finished and is not`);
+  for (const { id } of jobs)
+    if (history.some((h) => h.job_id === id)) faults.push(`${name(id)} is finished and is not`);
   for (const [i, a] of attempts.entries()) {
     const what = `attempt ${name(a.job_id)}:${a.n}`;
     const job = jobs.find(({ id }) => id === a.job_id);
     if (a.outcome === null && attempts.some((b, k) => k < i && b.job_id === a.job_id && b.outcome === null))
       faults.push(`${what} is open beside another one`);
-    if (job !== undefined && a.outcome === null && a.n <= job.attempt) faults.push(`${what} is open below the job's number`);
+    if (job !== undefined && a.outcome === null && a.n <= job.attempt)
+      faults.push(`${what} is open below the job's number`);
     if (job !== undefined && a.outcome === "done") faults.push(`${what} is done, its job is not`);
-    if (job !== undefined && a.n > job.attempt && ["failed", "released", "crashed", "snoozed"].includes(a.outcome ?? ""))
+    if (
+      job !== undefined &&
+      a.n > job.attempt &&
+      ["failed", "released", "crashed", "snoozed"].includes(a.outcome ?? "")
+    )
       faults.push(`${what} is closed above the job's number`);
     const fate = fates.get(a.tick);
     if (fate !== "committed" && ["done", "failed", "released", "snoozed"].includes(a.outcome ?? ""))
@@ -97,8 +103,15 @@ function ended(snapshot: Snapshot, stage: Stage, cast: Cast, lane: Lane): string
       } else if (record.tick !== start.tick) faults.push(`${what} started by a tick that does not own it`);
     }
     const last = Math.max(0, ...numbers);
-    if (row !== undefined && row.attempts < starts.length) faults.push(`${name} was started ${starts.length} times and counts ${row.attempts}`);
-    if (row !== undefined && last > row.attempts && attempts.some((a) => a.job_id === id && a.n > row.attempts && a.outcome !== "crashed" && a.outcome !== "interrupted"))
+    if (row !== undefined && row.attempts < starts.length)
+      faults.push(`${name} was started ${starts.length} times and counts ${row.attempts}`);
+    if (
+      row !== undefined &&
+      last > row.attempts &&
+      attempts.some(
+        (a) => a.job_id === id && a.n > row.attempts && a.outcome !== "crashed" && a.outcome !== "interrupted",
+      )
+    )
       faults.push(`${name} has a number above its last`);
   }
   faults.push(...orderOf(snapshot, stage, cast, lane));
@@ -115,12 +128,14 @@ function orderOf({ history, effects }: Snapshot, stage: Stage, cast: Cast, lane:
     const expected = line.map((job, i) => ({ job, i })).sort((a, b) => at(a.job) - at(b.job) || a.i - b.i);
     const wanted = expected.map(({ job }) => job.name).join(" ");
     const done = effects.filter(({ job }) => line.some(({ name }) => name === job)).map(({ job }) => job);
-    if (done.join(" ") !== wanted) faults.push(`effects of ${key} came as ${done.join(" ")}, enqueues committed as ${wanted}`);
+    if (done.join(" ") !== wanted)
+      faults.push(`effects of ${key} came as ${done.join(" ")}, enqueues committed as ${wanted}`);
     const placed = history
       .filter(({ job_id }) => line.some(({ name }) => name === lane.names.get(job_id)))
       .sort((a, b) => Number(a.place) - Number(b.place))
       .map(({ job_id }) => lane.names.get(job_id));
-    if (placed.join(" ") !== wanted) faults.push(`places of ${key} are ${placed.join(" ")}, enqueues committed as ${wanted}`);
+    if (placed.join(" ") !== wanted)
+      faults.push(`places of ${key} are ${placed.join(" ")}, enqueues committed as ${wanted}`);
   }
   return faults;
 }

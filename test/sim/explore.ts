@@ -81,7 +81,15 @@ export async function explore(
   bounds: { readonly until: number; readonly failures?: number },
 ): Promise<Explored> {
   await lane.prepare(cast);
-  const total: Explored = { histories: 0, seen: 0, steps: 0, waits: 0, labels: new Set(), failures: [], complete: false };
+  const total: Explored = {
+    histories: 0,
+    seen: 0,
+    steps: 0,
+    waits: 0,
+    labels: new Set(),
+    failures: [],
+    complete: false,
+  };
   const stack: Node[] = [];
   do {
     if (performance.now() > bounds.until) return total;

@@ -1,6 +1,6 @@
 // One database with persistent sessions in which histories are played one after another, and the isolates that play them.
 
-import pg from "pg";
+import type pg from "pg";
 import { vi } from "vitest";
 import * as z from "zod";
 import type { Claimer } from "../../src/claimer.ts";
@@ -52,7 +52,9 @@ export interface Snapshot {
 }
 
 const tables = [
-  ...["job", "attempt", "tick", "history", "recheck", "unique_key", "reservation", "cancel_request"].map((t) => `pgclaim.${t}`),
+  ...["job", "attempt", "tick", "history", "recheck", "unique_key", "reservation", "cancel_request"].map(
+    (t) => `pgclaim.${t}`,
+  ),
   "effect",
 ];
 
@@ -114,7 +116,9 @@ export class Lane {
       "create table effect (i bigint generated always as identity, job text not null, attempt integer not null, tick uuid not null)",
     );
     // On a busy machine a history may stand still for longer than a settle waits in earnest.
-    await alter(world.sql, "pgclaim.settle_v1(jsonb)", [["set_config('lock_timeout', '2s', true)", "set_config('lock_timeout', '60s', true)"]]);
+    await alter(world.sql, "pgclaim.settle_v1(jsonb)", [
+      ["set_config('lock_timeout', '2s', true)", "set_config('lock_timeout', '60s', true)"],
+    ]);
     await world.sql.query(resetFunction);
     await world.sql.query(snapshotFunction);
     const backends = await Backends.open(world.url);
@@ -137,7 +141,8 @@ export class Lane {
     this.#cast = cast;
     this.#claimers = new Map();
     for (const [i, name] of [...cast.invocations, "drain"].entries()) {
-      const isolate = name === "drain" ? this.#isolates.length - 1 : cast.oneIsolate === true ? 0 : i % (this.#isolates.length - 1);
+      const isolate =
+        name === "drain" ? this.#isolates.length - 1 : cast.oneIsolate === true ? 0 : i % (this.#isolates.length - 1);
       const create = this.#isolates[isolate];
       if (create === undefined) throw new Error(`no isolate ${isolate}`);
       this.#claimers.set(
@@ -243,7 +248,11 @@ export class Lane {
     return row.s;
   }
 
-  #free<T>(name: string, play: () => Promise<T>, stage = new Stage(this.backends, (id) => this.resources(id))): Promise<T> {
+  #free<T>(
+    name: string,
+    play: () => Promise<T>,
+    stage = new Stage(this.backends, (id) => this.resources(id)),
+  ): Promise<T> {
     return onStage.run(new Actor(stage, name, true), play);
   }
 
@@ -351,7 +360,7 @@ export class Lane {
   #starts(actor: Actor, id: string, attempt: number): () => void {
     const { stage } = actor;
     const name = this.names.get(id) ?? id;
-    const session = [...stage.sessions].find((one) => one.actor === actor && one.tick?.jobs.has(id));
+    const session = stage.everySession.findLast((one) => one.actor === actor && one.tick?.jobs.has(id));
     stage.starts.push({
       job: name,
       attempt,
@@ -360,9 +369,11 @@ export class Lane {
       quarantined: session?.tick?.quarantined ?? false,
     });
     if (session === undefined) {
-      stage.faults.push(`${actor.name} starts ${name} outside of its transaction`);
+      stage.faults.push(`${actor.name} starts ${name} without a claim`);
       return () => {};
     }
+    // Its transaction may be over and it cannot know: what it does outside may repeat, its effects are lost with it.
+    if (session.held === "local") return () => {};
     const needs = [...(this.resources(id) ?? [])];
     for (const need of needs) {
       const limit = /^limit:.*:(\d+)$/.exec(need);
@@ -414,7 +425,11 @@ export class Lane {
 async function oneShot(actor: Actor, text: string, argument: string): Promise<readonly Record<string, unknown>[]> {
   const [, name = "other"] = /pgclaim\.(\w+)_v1\(/.exec(text) ?? [];
   const verb: Verb = name === "wake" || name === "fence" || name === "settle" ? name : "other";
-  const message = ["begin isolation level read committed read write", text.replace("$1", () => literal(argument)), "commit"];
+  const message = [
+    "begin isolation level read committed read write",
+    text.replace("$1", () => literal(argument)),
+    "commit",
+  ];
   return actor.stage.step({
     actor,
     verb,

@@ -36,7 +36,11 @@ export function replayName(cast: Cast, plans: readonly Plan[], choices: readonly
 }
 
 /** Reads what replayName wrote. */
-export function readReplay(name: string): { readonly cast: string; readonly plans: Plan[]; readonly choices: number[] } {
+export function readReplay(name: string): {
+  readonly cast: string;
+  readonly plans: Plan[];
+  readonly choices: number[];
+} {
   const [cast = "", plans = "", choices = ""] = name.split(" | ");
   return {
     cast,

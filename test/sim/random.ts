@@ -41,7 +41,14 @@ export function draw(seed: number): Cast {
     const k = ["x", "y"][below(2)] ?? "x";
     const by = enqueuers[below(2 * enqueuers.length)];
     const needs = { keyed: [`key:${k}`], locked: [`lock:${k}`], limited: [`limit:${k}:2`] }[kind] ?? [];
-    return { name: `j${i + 1}`, kind, k, fails: below(6) === 0 ? 1 + below(2) : 0, needs, ...(by === undefined ? {} : { by }) };
+    return {
+      name: `j${i + 1}`,
+      kind,
+      k,
+      fails: below(6) === 0 ? 1 + below(2) : 0,
+      needs,
+      ...(by === undefined ? {} : { by }),
+    };
   });
   return {
     name: `seed ${seed}`,
@@ -59,7 +66,10 @@ export function draw(seed: number): Cast {
 }
 
 /** Plays the one history of a seed. */
-export async function playSeed(lane: Lane, seed: number): Promise<{ readonly stage: Stage; readonly faults: string[] }> {
+export async function playSeed(
+  lane: Lane,
+  seed: number,
+): Promise<{ readonly stage: Stage; readonly faults: string[] }> {
   const cast = draw(seed);
   const random = draws(seed ^ 0x5eed);
   await lane.prepare(cast);

@@ -6,7 +6,7 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import { endsWithin } from "../support/gate.ts";
 import type { Backend, Backends } from "./backends.ts";
 import { type Footprint, union } from "./independence.ts";
-import { type QueryObject, StagedClient } from "./staged_client.ts";
+import type { QueryObject, StagedClient } from "./staged_client.ts";
 
 export type Verb =
   | "wake"
@@ -39,7 +39,16 @@ export type Verb =
  *   late-twice     as late, and the repetition is lost before it arrives.
  *   lost-twice     executed once, both answers lost.
  */
-export type Fault = "crash" | "crash-sent" | "lose" | "silent" | "half-open" | "lost" | "late" | "late-twice" | "lost-twice";
+export type Fault =
+  | "crash"
+  | "crash-sent"
+  | "lose"
+  | "silent"
+  | "half-open"
+  | "lost"
+  | "late"
+  | "late-twice"
+  | "lost-twice";
 
 /** Where and how somebody fails: at most once, decided before the history begins. */
 export interface Plan {
@@ -142,7 +151,10 @@ export class Stage {
   audit: (step: Step) => Promise<void> = async () => {};
   /** Names of the enqueuers' transactions in the order in which they committed. */
   readonly commits: string[] = [];
+  /** Those whose server's end lives. */
   readonly sessions = new Set<StagedClient>();
+  /** All there ever were; an invocation may not know yet that its own is gone. */
+  readonly everySession: StagedClient[] = [];
   readonly #actors: Actor[] = [];
   #blocked: InFlight[] = [];
   #writers = 0;
@@ -167,7 +179,8 @@ export class Stage {
           actor.result = value;
         },
         (error: unknown) => {
-          if (!actor.dead) this.faults.push(`${name} threw: ${error instanceof Error ? (error.stack ?? error.message) : error}`);
+          if (!actor.dead)
+            this.faults.push(`${name} threw: ${error instanceof Error ? (error.stack ?? error.message) : error}`);
         },
       )
       .finally(() => {
@@ -283,7 +296,8 @@ export class Stage {
       await new Promise((resolve) => setImmediate(resolve));
       const busy = this.#actors.find((a) => !a.free && !a.ended && a.pending.length === 0 && !waiting.has(a));
       if (busy === undefined) return;
-      if (performance.now() > until) throw new Error(`${busy.name} neither ends nor takes a step: ${this.trace.join(" ")}`);
+      if (performance.now() > until)
+        throw new Error(`${busy.name} neither ends nor takes a step: ${this.trace.join(" ")}`);
     }
   }
 

@@ -61,6 +61,7 @@ export class StagedClient {
   async connect(): Promise<void> {
     this.#backend = await this.#stage.backends.take();
     this.#stage.sessions.add(this);
+    this.#stage.everySession.push(this);
   }
 
   on(event: string, listener: (error?: unknown) => void): this {
@@ -191,8 +192,10 @@ export class StagedClient {
     const [, id] = /\.tick = E'([^']+)'/.exec(this.#lastClaim) ?? [];
     this.tick = { id: id ?? "?", quarantined: /"quarantined":true/.test(this.#lastClaim), jobs };
     for (const other of this.#stage.sessions) {
-      const both = other === this || other.held === "local" ? [] : [...jobs.keys()].filter((job) => other.tick?.jobs.has(job));
-      for (const job of both) this.#stage.faults.push(`${this.actor.name} claims ${job} while ${other.actor.name} holds it`);
+      const both =
+        other === this || other.held === "local" ? [] : [...jobs.keys()].filter((job) => other.tick?.jobs.has(job));
+      for (const job of both)
+        this.#stage.faults.push(`${this.actor.name} claims ${job} while ${other.actor.name} holds it`);
     }
     this.#open = true;
     let held: Footprint = "local";

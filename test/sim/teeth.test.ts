@@ -22,7 +22,10 @@ const teeth: readonly Tooth[] = [
     where:
       "pgclaim.take_locks(bigint,text,text,text[],text[],text[],integer[],boolean,bigint[],boolean[],bigint[],integer,bigint)",
     without: [
-      ["if wanted = any (held_keys) or not pg_try_advisory_xact_lock(wanted) then\n    took.reason", "perform pg_try_advisory_xact_lock(wanted); if false then\n    took.reason"],
+      [
+        "if wanted = any (held_keys) or not pg_try_advisory_xact_lock(wanted) then\n    took.reason",
+        "perform pg_try_advisory_xact_lock(wanted); if false then\n    took.reason",
+      ],
     ],
     history: "one job | no fault",
     says: /claims \d+ while/,
@@ -70,7 +73,12 @@ const teeth: readonly Tooth[] = [
   {
     rule: "a tick's row decides its fate by who inserts it first (A15)",
     where: "pgclaim.finish_v1(jsonb)",
-    without: [["request ->> 'invocation', request -> 'report');", "request ->> 'invocation', request -> 'report') on conflict do nothing;"]],
+    without: [
+      [
+        "request ->> 'invocation', request -> 'report');",
+        "request ->> 'invocation', request -> 'report') on conflict do nothing;",
+      ],
+    ],
     history: "one job | A.finish#1 late",
     says: /by a tick that did not commit/,
   },
@@ -105,22 +113,29 @@ const teeth: readonly Tooth[] = [
 ];
 
 describe("without a rule the simulation finds a history that breaks", () => {
-  it.each(teeth)("$rule", async ({ rule, where, without, history, says }) => {
-    const { cast: name, plans } = readReplay(history);
-    const cast = casts.find((one): one is Cast => one.name === name);
-    if (cast === undefined) throw new Error(`no cast is called ${name}`);
-    const lane = await Lane.open();
-    try {
-      await lane.alter(where, without);
-      const { failures, histories } = await explore(lane, cast, plans, { until: Number.POSITIVE_INFINITY, failures: 20 });
-      const [shortest] = failures.toSorted((a, b) => a.trace.length - b.trace.length);
-      expect(shortest, `${histories} histories found nothing`).toBeDefined();
-      console.log(
-        `without "${rule}", ${failures.length} of ${histories} histories break. The shortest:\n  ${shortest?.trace.join("\n  ")}\n  => ${shortest?.faults.join("; ")}`,
-      );
-      expect(failures.flatMap(({ faults }) => faults).join("\n")).toMatch(says);
-    } finally {
-      await lane.close();
-    }
-  }, 120_000);
+  it.each(teeth)(
+    "$rule",
+    async ({ rule, where, without, history, says }) => {
+      const { cast: name, plans } = readReplay(history);
+      const cast = casts.find((one): one is Cast => one.name === name);
+      if (cast === undefined) throw new Error(`no cast is called ${name}`);
+      const lane = await Lane.open();
+      try {
+        await lane.alter(where, without);
+        const { failures, histories } = await explore(lane, cast, plans, {
+          until: Number.POSITIVE_INFINITY,
+          failures: 20,
+        });
+        const [shortest] = failures.toSorted((a, b) => a.trace.length - b.trace.length);
+        expect(shortest, `${histories} histories found nothing`).toBeDefined();
+        console.log(
+          `without "${rule}", ${failures.length} of ${histories} histories break. The shortest:\n  ${shortest?.trace.join("\n  ")}\n  => ${shortest?.faults.join("; ")}`,
+        );
+        expect(failures.flatMap(({ faults }) => faults).join("\n")).toMatch(says);
+      } finally {
+        await lane.close();
+      }
+    },
+    120_000,
+  );
 });
