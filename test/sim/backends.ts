@@ -1,0 +1,77 @@
+// Real connections, kept and used again: a fresh backend has to plan every function anew, which costs more than a history.
+
+import pg from "pg";
+import { endsWithin } from "../support/gate.ts";
+
+export interface Backend {
+  readonly client: pg.Client;
+  readonly pid: number;
+  /** Settles when the server's process is gone, and its transaction and locks with it. */
+  readonly gone: Promise<void>;
+}
+
+export class Backends {
+  readonly #url: string;
+  readonly #idle: Backend[] = [];
+  readonly #all = new Set<Backend>();
+  readonly #monitor: pg.Client;
+  killed = 0;
+
+  private constructor(url: string, monitor: pg.Client) {
+    this.#url = url;
+    this.#monitor = monitor;
+  }
+
+  static async open(url: string): Promise<Backends> {
+    const monitor = new pg.Client(url);
+    await monitor.connect();
+    return new Backends(url, monitor);
+  }
+
+  /** Outside of every history: what looks at locks, ends backends, resets and checks. */
+  get monitor(): Pick<pg.Client, "query"> {
+    return this.#monitor;
+  }
+
+  async take(): Promise<Backend> {
+    const idle = this.#idle.pop();
+    if (idle !== undefined) return idle;
+    const client = new pg.Client(this.#url);
+    client.on("error", () => {}); // its end is awaited, not announced
+    const gone = new Promise<void>((resolve) => {
+      client.on("end", () => resolve());
+    });
+    await client.connect();
+    const { rows } = await client.query<{ pid: number }>("select pg_backend_pid() as pid");
+    const backend = { client, pid: Number(rows[0]?.pid), gone };
+    this.#all.add(backend);
+    return backend;
+  }
+
+  /** Its transaction is over. */
+  give(backend: Backend): void {
+    this.#idle.push(backend);
+  }
+
+  /** Ends the server's process, whatever it does. The socket closes after the transaction and its locks have gone. */
+  async kill(backend: Backend): Promise<void> {
+    this.killed++;
+    this.#all.delete(backend);
+    await this.#monitor.query("select pg_terminate_backend($1)", [backend.pid]);
+    await endsWithin(10_000, backend.gone, `backend ${backend.pid}`);
+  }
+
+  /** Whether the backend waits for a lock that another one has. */
+  async isBlocked(backend: Backend): Promise<boolean> {
+    const { rows } = await this.#monitor.query<{ blocked: boolean }>(
+      "select cardinality(pg_blocking_pids($1)) > 0 as blocked",
+      [backend.pid],
+    );
+    return rows[0]?.blocked === true;
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([...this.#all].map(({ client }) => client.end().catch(() => {})));
+    await this.#monitor.end();
+  }
+}

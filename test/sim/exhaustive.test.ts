@@ -1,0 +1,53 @@
+// Every order of a few actors' steps, with each fault at each step: the real engine on the real SQL, only the order is ours.
+// CI plays a stated part; PGCLAIM_SIM=all plays everything and PGCLAIM_SIM_CAST=words some casts of it. A failure prints its
+// history and the command that plays it again.
+
+import { expect, it } from "vitest";
+import { campaign, type Item, tallyLines } from "./campaign.ts";
+import { casts } from "./casts.ts";
+import { planner, playOne } from "./explore.ts";
+import { Lane } from "./lane.ts";
+import { readReplay } from "./plans.ts";
+
+const all = process.env.PGCLAIM_SIM === "all";
+const words = process.env.PGCLAIM_SIM_CAST;
+const replay = process.env.PGCLAIM_SIM_REPLAY;
+const lanes = Number(process.env.PGCLAIM_SIM_LANES ?? 2);
+
+const items: Item[] = casts
+  .filter(({ name }) => words === undefined || name.includes(words))
+  .flatMap((cast) => {
+    const faults = all || words !== undefined ? cast.faults : cast.ci;
+    return faults === null ? [] : [{ cast, faults }];
+  });
+
+it.skipIf(replay !== undefined)(
+  `every order of ${items.length} casts holds: ${all ? "all of them" : "the part for CI"}`,
+  async () => {
+    const result = await campaign(items, lanes);
+    console.log(tallyLines(result));
+    expect(result.failures.length, result.failures.slice(0, 3).join("\n\n")).toBe(0);
+    expect(result.total.histories).toBeGreaterThan(0);
+  },
+  all ? 7_200_000 : 600_000,
+);
+
+it.skipIf(replay === undefined)("plays one history again", async () => {
+  const { cast: name, plans, choices } = readReplay(replay ?? "");
+  const cast = casts.find((one) => one.name === name);
+  if (cast === undefined) throw new Error(`no cast is called ${name}`);
+  const lane = await Lane.open();
+  try {
+    await lane.prepare(cast);
+    const { stage, faults } = await playOne(lane, cast, {
+      fault: planner(plans).fault,
+      pointless: () => false,
+      choose: (steps) => steps[choices.shift() ?? 0] ?? null,
+      ran: () => {},
+    });
+    console.log(stage.trace.join("\n"));
+    expect(faults).toEqual([]);
+  } finally {
+    await lane.close();
+  }
+});
