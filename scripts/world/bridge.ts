@@ -38,6 +38,8 @@ export type BridgeOptions = {
  */
 export type BreakKind = "tcp-reset" | "ws-close" | "ws-terminate" | "black-hole";
 
+type Skip = number | (() => boolean);
+
 export type SessionFault = {
   /** Strikes the N-th client frame of a connection, counted from 1. Give this or `contains`. */
   frame?: number;
@@ -52,8 +54,8 @@ export type SessionFault = {
   at: "before" | "after";
   /** A way to break, or a gate: the frame (before) or its answer (after) waits until the promise settles. */
   how: BreakKind | { hold: Promise<unknown> };
-  /** Matches to let pass first. Default 0. */
-  skip?: number;
+  /** Matches to let pass first, or a function that is asked at each match whether to. Default 0. */
+  skip?: Skip;
   /** Matches to strike. Default 1; Infinity for all. */
   times?: number;
 };
@@ -64,19 +66,20 @@ export type SqlFault = {
   /** before: nothing has run. after: the request has run and committed, and its answer is withheld. */
   at: "before" | "after";
   /**
-   * reset: the socket is destroyed. hang: no answer ever. http-500: that status, as a failing proxy gives.
+   * reset: the socket is reset. close: it is closed in order, without an answer. hang: no answer ever. http-500: that
+   * status, as a failing proxy gives.
    * hold: waits until the promise settles, then goes on as if nothing had been. A held request runs even when its
    * client has gone away in the meantime, which is how a statement arrives late.
    */
-  how: "reset" | "hang" | "http-500" | { hold: Promise<unknown> };
-  skip?: number;
+  how: "reset" | "close" | "hang" | "http-500" | { hold: Promise<unknown> };
+  skip?: Skip;
   times?: number;
 };
 
 export type ConnectFault = {
-  /** refuse: HTTP 503 in place of the upgrade. black-hole: the upgrade is never answered. */
-  how: "refuse" | "black-hole";
-  skip?: number;
+  /** refuse: HTTP 503 in place of the upgrade. reset: the socket is reset. black-hole: the upgrade is never answered. */
+  how: "refuse" | "reset" | "black-hole";
+  skip?: Skip;
   times?: number;
 };
 
@@ -182,6 +185,7 @@ export async function startBridge(options: BridgeOptions): Promise<Bridge> {
     if (fault) {
       fault.fire();
       if (fault.spec.how === "refuse") socket.end("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n");
+      else if (fault.spec.how === "reset" && socket instanceof net.Socket) socket.resetAndDestroy();
       else held.add(socket);
       return;
     }
@@ -500,11 +504,13 @@ class BackendReader {
 type Strike<Fault> = { spec: Fault; fire: () => void };
 
 /** Armed faults of one sort; the first that matches strikes, and only that one. */
-class FaultList<Fault extends { skip?: number; times?: number }> {
+class FaultList<Fault extends { skip?: Skip; times?: number }> {
   readonly #armed = new Set<(hit: (spec: Fault) => boolean) => Strike<Fault> | undefined>();
 
   arm(spec: Fault): ArmedFault {
-    let skip = spec.skip ?? 0;
+    const { skip = 0 } = spec;
+    let passed = 0;
+    const passes = typeof skip === "function" ? skip : () => passed++ < skip;
     let left = spec.times ?? 1;
     let struck = 0;
     let fire: () => void = () => {};
@@ -516,10 +522,7 @@ class FaultList<Fault extends { skip?: number; times?: number }> {
     });
     const attempt = (hit: (spec: Fault) => boolean): Strike<Fault> | undefined => {
       if (!hit(spec)) return undefined;
-      if (skip > 0) {
-        skip--;
-        return undefined;
-      }
+      if (passes()) return undefined;
       if (--left <= 0) this.#armed.delete(attempt);
       return { spec, fire };
     };
@@ -593,6 +596,7 @@ async function answerSql(
       return false;
     }
     if (how === "reset") request.socket.resetAndDestroy();
+    if (how === "close") request.socket.end();
     if (how === "http-500") answer(500, { message: "the bridge was told to fail here" });
     return true;
   };
