@@ -52,8 +52,11 @@ export type SessionFault = {
    * none of that answer reaches the client. So with "commit", before means rolled back and after means committed.
    */
   at: "before" | "after";
-  /** A way to break, or a gate: the frame (before) or its answer (after) waits until the promise settles. */
-  how: BreakKind | { hold: Promise<unknown> };
+  /**
+   * A way to break, or a gate: the frame (before) or its answer (after) waits until the promise settles. A frame whose sender
+   * has gone meanwhile is dropped, or with `late` arrives all the same, as one does that a proxy had passed on already.
+   */
+  how: BreakKind | { hold: Promise<unknown>; late?: boolean };
   /** Matches to let pass first, or a function that is asked at each match whether to. Default 0. */
   skip?: Skip;
   /** Matches to strike. Default 1; Infinity for all. */
@@ -124,6 +127,8 @@ export type BridgeStats = {
   roundTrips: number;
   sqlRequests: number;
   sqlStatements: number;
+  /** Requests under way now, the held ones too, whether or not somebody still waits for an answer. */
+  sqlOpen: number;
 };
 
 export type Bridge = {
@@ -147,7 +152,15 @@ export type Bridge = {
 export async function startBridge(options: BridgeOptions): Promise<Bridge> {
   const { target } = options;
   const allowed = new Set(options.allow ?? [`${target.host}:${target.port}`, `localhost:${target.port}`]);
-  const stats: BridgeStats = { wsOpened: 0, wsOpen: 0, framesUp: 0, roundTrips: 0, sqlRequests: 0, sqlStatements: 0 };
+  const stats: BridgeStats = {
+    wsOpened: 0,
+    wsOpen: 0,
+    framesUp: 0,
+    roundTrips: 0,
+    sqlRequests: 0,
+    sqlStatements: 0,
+    sqlOpen: 0,
+  };
   const live = new Set<Session>();
   const connections: BridgeConnection[] = [];
   const frameListeners = new Set<(frame: Buffer, connection: BridgeConnection) => void>();
@@ -168,7 +181,10 @@ export async function startBridge(options: BridgeOptions): Promise<Bridge> {
       for (const fn of sqlListeners) fn(statements);
       return sqlFaults.strike((fault) => statements.some((text) => matches(text, fault.contains)));
     };
-    answerSql(request, response, target, heard).catch(() => response.destroy());
+    stats.sqlOpen++;
+    answerSql(request, response, target, heard)
+      .catch(() => response.destroy())
+      .finally(() => stats.sqlOpen--);
   });
   // Longer than any client keeps an idle socket, so that none writes into one we are just closing.
   server.keepAliveTimeout = 600_000;
@@ -276,6 +292,8 @@ class Session implements BridgeConnection {
   #blackHole = false;
   /** While a frame is held, all later ones wait behind it. */
   #up: Promise<unknown> | undefined;
+  /** What is held arrives even when the client has gone. */
+  #late = false;
   /** While an answer is cut: breaks the connection when Postgres has sent this many ReadyForQuery. */
   #cut: { until: number; done: () => void } | undefined;
   /** While an answer is held: what Postgres has sent meanwhile. */
@@ -292,7 +310,9 @@ class Session implements BridgeConnection {
       if (isBinary) this.#frame(toBuffer(data));
     });
     ws.on("close", () => {
-      if (!this.#blackHole) this.end();
+      if (this.#blackHole) return;
+      if (this.#late && this.#up !== undefined) void this.#up.then(() => this.#tcp.end());
+      else this.end();
     });
     ws.on("error", () => this.end());
     this.#tcp = net.connect({ host: target.host, port: target.port, noDelay: true });
@@ -386,6 +406,7 @@ class Session implements BridgeConnection {
         return;
       }
       this.#hold(how.hold);
+      this.#late = how.late === true;
     }
     const send = () => this.#send(frame, strike?.spec.at === "after" ? strike : undefined);
     if (this.#up) this.#up = this.#up.then(send);

@@ -6,7 +6,7 @@ import { parentPort, workerData } from "node:worker_threads";
 import pg from "pg";
 import { pgDatabase } from "../../src/adapters/node.ts";
 import { createClaimer, type InvocationReport } from "../../src/index.ts";
-import { type Fault, startNetwork, type Transport } from "./network.ts";
+import { type Fault, late, startNetwork, type Transport } from "./network.ts";
 import { complaints, count, countLocks, countTransactions, createEffects, reset, workload } from "./workload.ts";
 
 export interface LaneArguments {
@@ -16,6 +16,8 @@ export interface LaneArguments {
 
 export interface Case extends Fault {
   readonly transport: Transport;
+  /** Stretches every limit, for a machine that is slow now. */
+  readonly scale: number;
   /** Effects by a connection of the handler's own: the sweep must find that wrong. */
   readonly sabotage: boolean;
 }
@@ -39,28 +41,32 @@ export interface Verdict {
   readonly roundTrips: { readonly session: number; readonly oneShot: number; readonly handlers: number };
 }
 
-/** Milliseconds. Larger than a healthy loopback needs on a busy machine, smaller than anybody wants to wait 500 times. */
-const limits = { connect: 500, oneShot: 400, message: 200, close: 100, reserve: 100, serverGrace: 200, settle: 400 };
-const budgetMs = 1000;
+/** Milliseconds at scale 1: larger than a healthy loopback needs, smaller than anybody wants to wait a thousand times. */
+const base = { connect: 500, oneShot: 400, message: 200, close: 100, reserve: 100, serverGrace: 200, settle: 400 };
+const baseBudgetMs = 1000;
+const baseTimeoutMs = 150;
 
-/**
- * The longest an invocation may take with these limits. After the budget: a connect that had begun, its repetition, claim,
- * both fences, a turn's last message, finish, settle with the question that had begun, and close. A message is given half
- * a second more than the server is.
- */
-const longestMs =
-  budgetMs +
-  2 * (limits.connect + 400) +
-  3 * (limits.message + 500) +
-  2 * limits.oneShot +
-  limits.settle +
-  limits.oneShot +
-  limits.close;
+function limitsAt(scale: number) {
+  const ms = (value: number) => Math.round(value * scale);
+  const budgetMs = ms(baseBudgetMs);
+  const { connect, oneShot, message, close, settle, serverGrace } = base;
+  return {
+    limits: Object.fromEntries(Object.entries(base).map(([name, value]) => [name, `${ms(value)}ms`])),
+    budgetMs,
+    timeoutMs: ms(baseTimeoutMs),
+    /**
+     * The longest an invocation may take. After the budget: a connect that had begun, its repetition, claim, both fences, a
+     * turn's last message, finish, settle with the question that had begun, and close. We wait half a second longer for
+     * an answer than the server is given.
+     */
+    longestMs: budgetMs + 2 * (ms(connect) + 400) + 3 * (ms(message) + 500) + ms(3 * oneShot) + ms(settle) + ms(close),
+    /** The server's limit for a transaction that nobody talks about, and what it takes to notice. */
+    serverMs: budgetMs + ms(serverGrace) + 3_000,
+  };
+}
 
 /** What a loaded machine may take on top. */
 const slackMs = 1_500;
-/** Server's limit for a transaction nobody talks about, and what it takes to notice. */
-const serverMs = budgetMs + limits.serverGrace + 3_000;
 const pollMs = 20;
 const repairLimitMs = 20_000;
 /** Invocations that find no lock held until all is done: one that finds the crash, one for suspects, one for their children. */
@@ -70,19 +76,24 @@ async function main({ url, pipeline }: LaneArguments): Promise<void> {
   const port = parentPort;
   if (port === null) throw new Error("lane.ts is a worker thread");
   const sql = new pg.Client(url);
-  const outside = new pg.Client(url);
+  const outside = new pg.Pool({ connectionString: url, max: 4 });
   await sql.connect();
-  await outside.connect();
   await createEffects(sql);
   // The kinds, so that what is seeded is not unknown; the deployment itself is forgotten before each case.
-  await createClaimer({ jobs: workload({ onStart() {} }), database: pgDatabase(url), log: () => {} }).register();
+  await createClaimer({
+    jobs: workload({ timeoutMs: 1_000, onStart() {} }),
+    database: pgDatabase(url),
+    log: () => {},
+  }).register();
   const unheard: string[] = [];
   for (const event of ["unhandledRejection", "uncaughtException"] as const)
     process.on(event, (error: unknown) => unheard.push(`${event}: ${error instanceof Error ? error.stack : error}`));
 
   async function run(of: Case): Promise<Verdict> {
+    const { limits, budgetMs, timeoutMs, longestMs, serverMs } = limitsAt(of.scale);
     const starts: string[] = [];
     const jobs = workload({
+      timeoutMs,
       onStart: ({ id, attempt }) => starts.push(`${id}:${attempt}`),
       ...(of.sabotage ? { effect: (_tx, n) => outside.query("insert into effect (n) values ($1)", [n]) } : {}),
     });
@@ -94,8 +105,7 @@ async function main({ url, pipeline }: LaneArguments): Promise<void> {
 
     network.arm(of);
     const began = performance.now();
-    const ms = Object.fromEntries(Object.entries(limits).map(([name, value]) => [name, `${value}ms`]));
-    const report = await claimer({ limits: ms }).invoke({ type: "manual" }, { budget: `${budgetMs}ms` });
+    const report = await claimer({ limits }).invoke({ type: "manual" }, { budget: `${budgetMs}ms` });
     const brokenMs = performance.now() - began;
     const trips = [...network.trips];
     const struck = [...network.struck];
@@ -113,15 +123,19 @@ async function main({ url, pipeline }: LaneArguments): Promise<void> {
       }
       if ((await count(sql, countLocks)) === 0) unhindered++;
       invocations++;
-      const next = await healthy.invoke({ type: "manual" }, { budget: "5s" });
+      const next = await healthy.invoke({ type: "manual" }, { budget: `${5_000 + 2 * timeoutMs}ms` });
+      if ((await count(sql, countLocks)) > 0) await setTimeout(pollMs); // a dead session holds them, and the server will notice
       if (next.error !== undefined) found.push(`a later invocation ended with ${next.error.code}`);
     }
     const repairMs = performance.now() - repairBegan;
     if (unhindered > maxUnhindered) found.push(`${unhindered} invocations were needed that found no lock`);
-    // A half-open session's transaction is ended by the server's own limit.
+    // A half-open session's transaction is ended by the server's own limit; and what is late has to have come.
+    const comes = late.includes(of.kind);
     const until = performance.now() + serverMs;
-    while ((await count(sql, countLocks)) + (await count(sql, countTransactions)) > 0 && performance.now() < until)
-      await setTimeout(pollMs); // a busy loop would take the core from those it waits for
+    const isOver = async () =>
+      (!comes || network.idle()) && (await count(sql, countLocks)) + (await count(sql, countTransactions)) === 0;
+    while (!(await isOver()) && performance.now() < until) await setTimeout(pollMs);
+    if (comes && !network.idle()) found.push("what was late has not come");
     found.push(...(await complaints(sql, starts)));
     await network.close();
     await new Promise((resolve) => setImmediate(resolve));

@@ -7,7 +7,7 @@ import { neonDatabase } from "../../src/neon.ts";
 import { startTcpProxy, type TcpFault } from "../support/tcp_faults.ts";
 
 export const transports = ["pg", "neon"] as const;
-export const channels = ["session", "one-shot", "both"] as const;
+export const channels = ["session", "one-shot", "both", "settle"] as const;
 export const extents = ["once", "lasting"] as const;
 
 /**
@@ -30,8 +30,15 @@ export const kinds = [
   "slow-answer",
 ] as const;
 
+/** Those whose request or answer comes late. */
+export const late: readonly Kind[] = ["slow", "slow-answer"];
+
 export type Transport = (typeof transports)[number];
-/** both: round trips of session and one-shots counted together; when one breaks, what else is open breaks with it. */
+/**
+ * session, one-shot: round trips of that channel.
+ * both: counted together; when one breaks, what else is open breaks with it.
+ * settle: the session breaks at its first finish, and one-shots are counted from there.
+ */
 export type Channel = (typeof channels)[number];
 /** once: the N-th round trip. lasting: the N-th and every later one, until the network heals. */
 export type Extent = (typeof extents)[number];
@@ -54,6 +61,8 @@ export interface Network {
   arm(fault: Fault): void;
   /** Everything arrives again; what was slow arrives now, what was broken stays broken. */
   heal(): void;
+  /** Whether nothing is under way any more. A black hole is, until it is closed. */
+  idle(): boolean;
   /** Ends every connection. */
   close(): Promise<void>;
 }
@@ -88,12 +97,14 @@ class Counter {
   readonly trips: string[] = [];
   readonly struck: string[] = [];
   #fault: Fault | null = null;
+  #finished = false;
   #healed: () => void = () => {};
   /** Settles when the network heals. */
   until: Promise<void> = Promise.resolve();
 
   arm(fault: Fault): void {
     this.#fault = fault;
+    this.#finished = false;
     this.trips.length = 0;
     this.struck.length = 0;
     this.until = new Promise((resolve) => {
@@ -109,8 +120,18 @@ class Counter {
   /** Whether this round trip passes. */
   passes(channel: "session" | "one-shot", text: string): boolean {
     const fault = this.#fault;
-    if (fault === null || (fault.channel !== "both" && fault.channel !== channel)) return true;
+    if (fault === null) return true;
     const name = tripName(channel, text);
+    if (fault.channel === "settle") {
+      if (channel === "session") {
+        if (this.#finished || name !== "finish") return true;
+        this.#finished = true;
+        return false;
+      }
+      if (!this.#finished) return true;
+    } else if (fault.channel !== "both" && fault.channel !== channel) {
+      return true;
+    }
     this.trips.push(name);
     const n = this.trips.length;
     if (fault.extent === "once" ? n !== fault.n : n < fault.n) return true;
@@ -118,8 +139,8 @@ class Counter {
     return false;
   }
 
-  hold<How extends string>(how: How | "hold"): How | { hold: Promise<void> } {
-    return how === "hold" ? { hold: this.until } : how;
+  hold<How extends string>(how: How | "hold"): How | { hold: Promise<void>; late: true } {
+    return how === "hold" ? { hold: this.until, late: true } : how;
   }
 }
 
@@ -187,6 +208,7 @@ async function overTcp({ url }: NetworkOptions): Promise<Network> {
       oneShot.clearFaults();
       counter.heal();
     },
+    idle: () => session.stats.open + oneShot.stats.open === 0,
     async close() {
       await Promise.all([session.close(), oneShot.close()]);
     },
@@ -237,6 +259,7 @@ async function overWebSocket({ url, pipeline }: NetworkOptions): Promise<Network
       bridge.clearFaults();
       counter.heal();
     },
+    idle: () => bridge.stats.wsOpen + bridge.stats.sqlOpen === 0,
     close: () => bridge.close(),
   };
 }

@@ -10,7 +10,7 @@
 import pg from "pg";
 import { afterAll, beforeAll, describe, expect, inject, it } from "vitest";
 import { errorCodes } from "../../src/errors.ts";
-import type { Case, Verdict } from "./lane.ts";
+import type { Verdict } from "./lane.ts";
 import { channels, extents, type Kind, kinds, transports } from "./network.ts";
 import { everySeries, type Lanes, nameOf, parseCase, type Series, type Swept, startLanes, sweep } from "./sweep.ts";
 import { complaints, createEffects, expectedJobs, reset } from "./workload.ts";
@@ -19,6 +19,9 @@ const wanted = process.env.PGCLAIM_FAULTS ?? "some";
 const seed = Number(process.env.PGCLAIM_SEED ?? Math.floor(Math.random() * 1e6));
 /** Cases side by side. Most of them wait for a limit most of the time. */
 const laneCount = Number(process.env.PGCLAIM_LANES ?? 6);
+
+/** What a healthy run may take with limits at scale 1. */
+const healthyMs = 400;
 
 /** The ways that CI draws from; the rest differ from these in how the answer is cut. */
 const main: readonly Kind[] = ["reset", "close", "half-open", "black-hole", "slow", "answer-lost"];
@@ -60,20 +63,15 @@ function faultsOf({ of, struck, complaints: found, codes }: Verdict): string[] {
   return all.map((what) => `${what} [${struck[0] ?? "untouched"}; ${command}]`);
 }
 
-const counting = (series: Omit<Series, "kind" | "extent" | "sabotage">): Case => ({
-  ...series,
-  kind: "reset",
-  extent: "once",
-  n: Number.POSITIVE_INFINITY,
-  sabotage: false,
-});
+/** A run that only counts. */
+const counting = { kind: "reset", extent: "once", n: Number.POSITIVE_INFINITY, scale: 1, sabotage: false } as const;
 
 /** What CI sweeps: each round trip of a channel in one way. */
 function drawn(): { readonly series: Series; readonly from: number; readonly step: number }[] {
   return everySeries().flatMap((series) => {
     const way = main.indexOf(series.kind);
     // A session or a one-shot that breaks once is the rule; both, an outage that lasts.
-    const extent = series.channel === "both" ? "lasting" : "once";
+    const extent = series.channel === "both" || series.channel === "settle" ? "lasting" : "once";
     if (way < 0 || series.extent !== extent) return [];
     return [{ series, from: 1 + ((way + seed) % main.length), step: main.length }];
   });
@@ -105,37 +103,49 @@ describe.runIf(wanted === "some" || wanted === "all")("a broken round trip", () 
     timeout: 3_600_000,
   }, async () => {
     const began = performance.now();
-    // A healthy run of each transport and channel, by itself: how many round trips there are to break.
-    const healthy = new Map<string, Verdict>();
-    for (const transport of transports) {
-      for (const channel of channels) {
-        const verdict = await lanes.run(counting({ transport, channel }));
-        expect(faultsOf(verdict)).toEqual([]);
-        expect(verdict).toMatchObject({ done: expectedJobs, codes: [], struck: [], invocations: 0 });
-        healthy.set(`${transport}/${channel}`, verdict);
-      }
+    // A healthy run of each transport and channel, side by side: how many round trips there are to break, and how long
+    // they take on this machine as it is now.
+    const healthy = await Promise.all(
+      transports.flatMap((transport) =>
+        (["session", "one-shot", "both"] as const).map((channel) =>
+          lanes.run({ ...counting, transport, channel, scale: 8 }),
+        ),
+      ),
+    );
+    for (const verdict of healthy) {
+      expect(faultsOf(verdict)).toEqual([]);
+      expect(verdict).toMatchObject({ done: expectedJobs, codes: [], struck: [], invocations: 0 });
     }
+    const slowest = Math.max(...healthy.map(({ brokenMs }) => brokenMs));
+    const scale = Math.min(4, Math.max(1, slowest / healthyMs));
     const swept = await Promise.all(
-      plan.map(({ series, from, step }) => {
-        const trips = healthy.get(`${series.transport}/${series.channel}`)?.trips ?? [];
-        return sweep(lanes, series, trips, { from, step });
+      plan.map(async ({ series, from, step }) => {
+        const { transport, channel, kind } = series;
+        const counted =
+          healthy.find(({ of }) => of.transport === transport && of.channel === channel) ??
+          (await lanes.run({ ...counting, transport, channel, kind, scale }));
+        return sweep(lanes, { ...series, scale }, counted, { from, step });
       }),
     );
     const runs = swept.flatMap(({ broken }) => broken);
     const spoilt = swept.flatMap((one) => one.spoilt);
     const seconds = Math.round((performance.now() - began) / 1000);
     console.info(
-      `${table(swept)}\n${runs.length} faults in ${swept.length} series, ${spoilt.length} runs repeated, ${seconds} s, PGCLAIM_SEED=${seed}`,
+      `${table(swept)}\n${runs.length} faults in ${swept.length} series, ${spoilt.length} runs repeated, limits x ${scale.toFixed(1)}, ${seconds} s, PGCLAIM_SEED=${seed}`,
     );
-    expect([...runs, ...spoilt, ...swept.map(({ untouched }) => untouched)].flatMap(faultsOf)).toEqual([]);
+    expect(
+      [...runs, ...spoilt, ...swept.flatMap(({ counted, untouched }) => [counted, untouched])].flatMap(faultsOf),
+    ).toEqual([]);
 
     // No sweep ended early: a report counts what the engine sent, apart from how it came by.
-    for (const [name, { trips, roundTrips }] of healthy) {
+    for (const { trips, roundTrips, of } of healthy) {
       const session = 1 + roundTrips.session + roundTrips.handlers;
-      const known = name.endsWith("session") ? session : roundTrips.oneShot + (name.endsWith("both") ? session : 0);
-      expect(trips.length).toBeGreaterThanOrEqual(known);
+      const known = { session, "one-shot": roundTrips.oneShot, both: session + roundTrips.oneShot, settle: 1 };
+      expect(trips.length).toBeGreaterThanOrEqual(known[of.channel]);
     }
-    for (const { untouched } of swept) expect(untouched).toMatchObject({ struck: [], done: expectedJobs, codes: [] });
+    for (const { untouched, counted, channel } of swept)
+      if (channel !== "settle")
+        expect(untouched).toMatchObject({ struck: [], done: counted.done, codes: counted.codes });
     // Every verb was broken, on every transport.
     for (const transport of transports) {
       const names = new Set(runs.filter(({ of }) => of.transport === transport).flatMap(({ struck }) => struck));
@@ -164,7 +174,7 @@ describe.runIf(wanted.includes("/"))("the case asked for", () => {
 describe("the sweep itself", () => {
   it("finds effects that are not in the claiming transaction: a lost answer doubles them", async () => {
     for (const transport of transports) {
-      const series = { ...counting({ transport, channel: "session" }), sabotage: true };
+      const series = { ...counting, transport, channel: "session", scale: 4, sabotage: true } as const;
       const { trips, complaints: none } = await lanes.run(series);
       expect(none).toEqual([]);
       const verdict = await lanes.run({ ...series, n: trips.indexOf("finish") + 1 });

@@ -19,10 +19,13 @@ export interface Series {
   readonly channel: Channel;
   readonly kind: Kind;
   readonly extent: Extent;
+  readonly scale: number;
   readonly sabotage: boolean;
 }
 
 export interface Swept extends Series {
+  /** The run that counted round trips before. */
+  readonly counted: Verdict;
   /** Runs with a broken round trip, by its number. */
   readonly broken: readonly Verdict[];
   /** Runs that went another way before the fault came. */
@@ -91,30 +94,32 @@ export async function startLanes(urls: readonly string[], pipeline: boolean): Pr
 
 /** Runs of one case until the fault meets the round trip it was meant for, at most. */
 const maxTries = 4;
+const maxScale = 8;
 
 /**
- * Sweeps one series: every `step`-th round trip from `from`, until a run goes untouched. `trips` are those of a healthy run.
+ * Sweeps one series: every `step`-th round trip from `from`, until a run goes untouched. `counted` is a run that broke
+ * nothing.
  *
  * On a loaded machine a run may meet one of its own small limits before the fault comes. It is judged like any other, and
- * run again: else the sweep would end early, or break another round trip than it says.
+ * run again with longer ones: else the sweep would end early, or break another round trip than it says.
  */
 export async function sweep(
   lanes: Lanes,
   series: Series,
-  trips: readonly string[],
+  counted: Verdict,
   { from = 1, step = 1 } = {},
 ): Promise<Swept> {
   const broken: Verdict[] = [];
   const spoilt: Verdict[] = [];
   for (let n = from; ; n += step) {
     let verdict: Verdict | null = null;
-    for (let tries = 1; tries <= maxTries && (verdict === null || isSpoilt(verdict, trips)); tries++) {
+    for (let tries = 1; tries <= maxTries && (verdict === null || isSpoilt(verdict, counted)); tries++) {
       if (verdict !== null) spoilt.push(verdict);
-      verdict = await lanes.run({ ...series, n });
+      verdict = await lanes.run({ ...series, n, scale: Math.min(maxScale, series.scale * 2 ** (tries - 1)) });
     }
-    if (verdict === null || isSpoilt(verdict, trips))
-      throw new Error(`${nameOf(series)}/${n} did not meet "${trips[n - 1]}": ${JSON.stringify(verdict)}`);
-    if (verdict.struck.length === 0) return { ...series, broken, spoilt, untouched: verdict };
+    if (verdict === null || isSpoilt(verdict, counted))
+      throw new Error(`${nameOf(series)}/${n} did not meet "${counted.trips[n - 1]}": ${JSON.stringify(verdict)}`);
+    if (verdict.struck.length === 0) return { ...series, counted, broken, spoilt, untouched: verdict };
     broken.push(verdict);
   }
 }
@@ -122,16 +127,21 @@ export async function sweep(
 /** Goodbyes of one-shots are not waited for, so they may come one round trip sooner or later. */
 const jitter = 2;
 
-function isSpoilt({ struck, codes, of }: Verdict, trips: readonly string[]): boolean {
+function isSpoilt({ struck, codes, done, of }: Verdict, counted: Verdict): boolean {
+  const { trips } = counted;
   const [name] = struck;
-  if (name === undefined) return of.n <= trips.length - jitter || codes.length > 0;
-  return !trips.slice(Math.max(0, of.n - 1 - jitter), of.n + jitter).includes(name);
+  // What comes after a settle depends on what is left of the budget; that it comes does not.
+  if (of.channel === "settle") return name === undefined && of.n === 1;
+  if (name !== undefined) return !trips.slice(Math.max(0, of.n - 1 - jitter), of.n + jitter).includes(name);
+  return of.n <= trips.length - jitter || done !== counted.done || String(codes) !== String(counted.codes);
 }
 
 export function everySeries(): Series[] {
   return transports.flatMap((transport) =>
     channels.flatMap((channel) =>
-      kinds.flatMap((kind) => extents.map((extent) => ({ transport, channel, kind, extent, sabotage: false }))),
+      kinds.flatMap((kind) =>
+        extents.map((extent) => ({ transport, channel, kind, extent, scale: 1, sabotage: false })),
+      ),
     ),
   );
 }

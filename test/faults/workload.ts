@@ -7,22 +7,23 @@ import { type AnyJobDefinition, defineJob, type Tx } from "../../src/index.ts";
 
 const numbered = z.object({ n: z.number() });
 
-/** Short: a handler whose query vanishes is over soon. Backoff is next to nothing, so that a retry is due at once. */
-const short = { timeout: "150ms", retry: { minBackoff: "1ms", maxBackoff: "2ms" } } as const;
-
 /** Effects that there must be, each once; 1 and 2 in this order. */
 export const expectedEffects = [1, 2, 3, 4, 104, 105];
 /** Jobs that must be in history, done. */
 export const expectedJobs = 8;
 
 export interface WorkloadOptions {
+  /** Of every handler. Short, so that one whose query vanishes is over soon. */
+  readonly timeoutMs: number;
   /** Called as a handler starts. */
   readonly onStart: (job: { readonly id: string; readonly attempt: number }) => void;
   /** Leaves an effect. Default: on the claiming transaction, as it should be. */
   readonly effect?: (tx: Tx, n: number) => Promise<unknown>;
 }
 
-export function workload({ onStart, effect = inTransaction }: WorkloadOptions): AnyJobDefinition[] {
+export function workload({ timeoutMs, onStart, effect = inTransaction }: WorkloadOptions): AnyJobDefinition[] {
+  // Backoff is next to nothing, so that a retry is due at once.
+  const short = { timeout: `${timeoutMs}ms`, retry: { minBackoff: "1ms", maxBackoff: "2ms" } } as const;
   const child = defineJob({
     kind: "child",
     payload: numbered,
