@@ -119,12 +119,10 @@ describe.runIf(wanted === "some" || wanted === "all")("a broken round trip", () 
     const slowest = Math.max(...healthy.map(({ brokenMs }) => brokenMs));
     const scale = Math.min(4, Math.max(1, slowest / healthyMs));
     const swept = await Promise.all(
-      plan.map(async ({ series, from, step }) => {
-        const { transport, channel, kind } = series;
-        const counted =
-          healthy.find(({ of }) => of.transport === transport && of.channel === channel) ??
-          (await lanes.run({ ...counting, transport, channel, kind, scale }));
-        return sweep(lanes, { ...series, scale }, counted, { from, step });
+      plan.map(({ series, from, step }) => {
+        // What comes after a settle depends on what is left of the budget.
+        const counted = healthy.find(({ of }) => of.transport === series.transport && of.channel === series.channel);
+        return sweep(lanes, { ...series, scale }, counted ?? null, { from, step });
       }),
     );
     const runs = swept.flatMap(({ broken }) => broken);
@@ -133,9 +131,7 @@ describe.runIf(wanted === "some" || wanted === "all")("a broken round trip", () 
     console.info(
       `${table(swept)}\n${runs.length} faults in ${swept.length} series, ${spoilt.length} runs repeated, limits x ${scale.toFixed(1)}, ${seconds} s, PGCLAIM_SEED=${seed}`,
     );
-    expect(
-      [...runs, ...spoilt, ...swept.flatMap(({ counted, untouched }) => [counted, untouched])].flatMap(faultsOf),
-    ).toEqual([]);
+    expect([...runs, ...spoilt, ...swept.map(({ untouched }) => untouched)].flatMap(faultsOf)).toEqual([]);
 
     // No sweep ended early: a report counts what the engine sent, apart from how it came by.
     for (const { trips, roundTrips, of } of healthy) {
@@ -143,9 +139,8 @@ describe.runIf(wanted === "some" || wanted === "all")("a broken round trip", () 
       const known = { session, "one-shot": roundTrips.oneShot, both: session + roundTrips.oneShot, settle: 1 };
       expect(trips.length).toBeGreaterThanOrEqual(known[of.channel]);
     }
-    for (const { untouched, counted, channel } of swept)
-      if (channel !== "settle")
-        expect(untouched).toMatchObject({ struck: [], done: counted.done, codes: counted.codes });
+    for (const { untouched, channel } of swept)
+      if (channel !== "settle") expect(untouched).toMatchObject({ struck: [], done: expectedJobs, codes: [] });
     // Every verb was broken, on every transport.
     for (const transport of transports) {
       const names = new Set(runs.filter(({ of }) => of.transport === transport).flatMap(({ struck }) => struck));

@@ -24,8 +24,6 @@ export interface Series {
 }
 
 export interface Swept extends Series {
-  /** The run that counted round trips before. */
-  readonly counted: Verdict;
   /** Runs with a broken round trip, by its number. */
   readonly broken: readonly Verdict[];
   /** Runs that went another way before the fault came. */
@@ -98,7 +96,7 @@ const maxScale = 8;
 
 /**
  * Sweeps one series: every `step`-th round trip from `from`, until a run goes untouched. `counted` is a run that broke
- * nothing.
+ * nothing; null where none is known.
  *
  * On a loaded machine a run may meet one of its own small limits before the fault comes. It is judged like any other, and
  * run again with longer ones: else the sweep would end early, or break another round trip than it says.
@@ -106,7 +104,7 @@ const maxScale = 8;
 export async function sweep(
   lanes: Lanes,
   series: Series,
-  counted: Verdict,
+  counted: Verdict | null,
   { from = 1, step = 1 } = {},
 ): Promise<Swept> {
   const broken: Verdict[] = [];
@@ -118,8 +116,8 @@ export async function sweep(
       verdict = await lanes.run({ ...series, n, scale: Math.min(maxScale, series.scale * 2 ** (tries - 1)) });
     }
     if (verdict === null || isSpoilt(verdict, counted))
-      throw new Error(`${nameOf(series)}/${n} did not meet "${counted.trips[n - 1]}": ${JSON.stringify(verdict)}`);
-    if (verdict.struck.length === 0) return { ...series, counted, broken, spoilt, untouched: verdict };
+      throw new Error(`${nameOf(series)}/${n} did not meet "${counted?.trips[n - 1]}": ${JSON.stringify(verdict)}`);
+    if (verdict.struck.length === 0) return { ...series, broken, spoilt, untouched: verdict };
     broken.push(verdict);
   }
 }
@@ -127,11 +125,10 @@ export async function sweep(
 /** Goodbyes of one-shots are not waited for, so they may come one round trip sooner or later. */
 const jitter = 2;
 
-function isSpoilt({ struck, codes, done, of }: Verdict, counted: Verdict): boolean {
-  const { trips } = counted;
+function isSpoilt({ struck, codes, done, of }: Verdict, counted: Verdict | null): boolean {
   const [name] = struck;
-  // What comes after a settle depends on what is left of the budget; that it comes does not.
-  if (of.channel === "settle") return name === undefined && of.n === 1;
+  if (counted === null) return name === undefined && of.n === 1;
+  const { trips } = counted;
   if (name !== undefined) return !trips.slice(Math.max(0, of.n - 1 - jitter), of.n + jitter).includes(name);
   return of.n <= trips.length - jitter || done !== counted.done || String(codes) !== String(counted.codes);
 }

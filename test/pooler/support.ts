@@ -53,6 +53,9 @@ export interface ServerConnection {
   readonly locks: number;
 }
 
+/** Loads plpgsql, whose settings are there from its first use on. */
+const begin = "begin; do $$ begin end $$";
+
 const look = `select pg_backend_pid() as pid, current_user::text as "user", session_user::text as "sessionUser",
   (select json_object_agg(name, setting) from pg_settings) as settings,
   coalesce(current_setting('pgclaim.tick', true), '') as tick,
@@ -78,7 +81,7 @@ async function withClients<T>(
 /** Every server connection of a pool: as many transactions at once as it has connections are on different ones. */
 export function serverConnections(url: string, poolSize: number): Promise<ServerConnection[]> {
   return withClients(url, poolSize, async (clients) => {
-    await Promise.all(clients.map((client) => client.query("begin")));
+    await Promise.all(clients.map((client) => client.query(begin)));
     const seen: ServerConnection[] = [];
     for (const client of clients) seen.push((await client.query<ServerConnection>(look)).rows[0] as ServerConnection);
     await Promise.all(clients.map((client) => client.query("rollback")));
@@ -89,7 +92,7 @@ export function serverConnections(url: string, poolSize: number): Promise<Server
 /** A connection that nobody has used before. */
 export function freshConnection(url: string): Promise<ServerConnection> {
   return withClients(url, 1, async ([client]) => {
-    await client?.query("begin");
+    await client?.query(begin);
     return (await client?.query<ServerConnection>(look))?.rows[0] as ServerConnection;
   });
 }
@@ -97,7 +100,7 @@ export function freshConnection(url: string): Promise<ServerConnection> {
 /** What one connection still has of its former users, compared with a fresh one. */
 export function leftovers(one: ServerConnection, fresh: ServerConnection): string[] {
   const left = Object.keys({ ...fresh.settings, ...one.settings })
-    // Whoever connects says its own name, and this one's age decides nothing.
+    // Whoever asks says its own name.
     .filter((name) => name !== "application_name" && one.settings[name] !== fresh.settings[name])
     .map((name) => `${name} is ${one.settings[name]}, was ${fresh.settings[name]}`);
   for (const key of ["user", "sessionUser", "tick", "prepared", "listening", "tempSchema", "locks"] as const)
