@@ -24,6 +24,8 @@ export type BridgeOptions = {
   /** TCP port on 127.0.0.1. Default: a free one. */
   port?: number;
   target: BridgeTarget;
+  /** Where /sql requests go. Default: the target. */
+  sqlTarget?: BridgeTarget;
   /** Values of ?address= that are served, as host:port. Default: the target, also by the name localhost. */
   allow?: readonly string[];
 };
@@ -182,7 +184,7 @@ export async function startBridge(options: BridgeOptions): Promise<Bridge> {
       return sqlFaults.strike((fault) => statements.some((text) => matches(text, fault.contains)));
     };
     stats.sqlOpen++;
-    answerSql(request, response, target, heard)
+    answerSql(request, response, options.sqlTarget ?? target, heard)
       .catch(() => response.destroy())
       .finally(() => stats.sqlOpen--);
   });

@@ -2,17 +2,29 @@
 // transports. Each broken invocation ends within its limits and says with a code what happened; the next ones put things
 // right: every job done, every effect there once, no attempt open, no lock held, no transaction left.
 //
-// CI breaks each round trip in one of the ways, which one is drawn. All of them, some ten minutes:
+// CI breaks each round trip in one of the ways, which one is drawn. All of them, a quarter of an hour; or some, by how their
+// names begin:
 //   PGCLAIM_FAULTS=all npx vitest run test/faults/sweep.test.ts
+//   PGCLAIM_FAULTS=neon/session npx vitest run test/faults/sweep.test.ts
 // One case again:
 //   PGCLAIM_FAULTS=neon/session/half-open/once/7 npx vitest run test/faults/sweep.test.ts
 
 import pg from "pg";
 import { afterAll, beforeAll, describe, expect, inject, it } from "vitest";
 import { errorCodes } from "../../src/errors.ts";
-import type { Verdict } from "./lane.ts";
+import type { Case, Verdict } from "./lane.ts";
 import { channels, extents, type Kind, kinds, transports } from "./network.ts";
-import { everySeries, type Lanes, nameOf, parseCase, type Series, type Swept, startLanes, sweep } from "./sweep.ts";
+import {
+  everySeries,
+  type Lanes,
+  maxScale,
+  nameOf,
+  parseCase,
+  type Series,
+  type Swept,
+  startLanes,
+  sweep,
+} from "./sweep.ts";
 import { complaints, createEffects, expectedJobs, reset } from "./workload.ts";
 
 const wanted = process.env.PGCLAIM_FAULTS ?? "some";
@@ -66,6 +78,15 @@ function faultsOf({ of, struck, complaints: found, codes }: Verdict): string[] {
 /** A run that only counts. */
 const counting = { kind: "reset", extent: "once", n: Number.POSITIVE_INFINITY, scale: 1, sabotage: false } as const;
 
+/** A run in which nothing breaks, repeated while the machine is so busy that it meets even these limits. */
+async function healthyRun(of: Case): Promise<Verdict> {
+  let verdict: Verdict | null = null;
+  for (let tries = 0; tries < 4 && (verdict === null || verdict.codes.length > 0); tries++)
+    verdict = await lanes.run({ ...of, scale: maxScale });
+  if (verdict === null) throw new Error("it was not run");
+  return verdict;
+}
+
 /** What CI sweeps: each round trip of a channel in one way. */
 function drawn(): { readonly series: Series; readonly from: number; readonly step: number }[] {
   return everySeries().flatMap((series) => {
@@ -96,8 +117,11 @@ function table(swept: readonly Swept[]): string {
   return [head, ...lines].join("\n");
 }
 
-describe.runIf(wanted === "some" || wanted === "all")("a broken round trip", () => {
-  const plan = wanted === "all" ? everySeries().map((series) => ({ series, from: 1, step: 1 })) : drawn();
+const isCase = wanted.split("/").length === 5;
+
+describe.runIf(!isCase)("a broken round trip", () => {
+  const chosen = everySeries().filter((series) => wanted === "all" || nameOf(series).startsWith(wanted));
+  const plan = wanted === "some" ? drawn() : chosen.map((series) => ({ series, from: 1, step: 1 }));
 
   it(`${wanted} of them: the invocation ends in its limits with a code, and the next ones put things right`, {
     timeout: 3_600_000,
@@ -107,9 +131,7 @@ describe.runIf(wanted === "some" || wanted === "all")("a broken round trip", () 
     // they take on this machine as it is now.
     const healthy = await Promise.all(
       transports.flatMap((transport) =>
-        (["session", "one-shot", "both"] as const).map((channel) =>
-          lanes.run({ ...counting, transport, channel, scale: 8 }),
-        ),
+        (["session", "one-shot", "both"] as const).map((channel) => healthyRun({ ...counting, transport, channel })),
       ),
     );
     for (const verdict of healthy) {
@@ -117,14 +139,24 @@ describe.runIf(wanted === "some" || wanted === "all")("a broken round trip", () 
       expect(verdict).toMatchObject({ done: expectedJobs, codes: [], struck: [], invocations: 0 });
     }
     const slowest = Math.max(...healthy.map(({ brokenMs }) => brokenMs));
-    const scale = Math.min(4, Math.max(1, slowest / healthyMs));
-    const swept = await Promise.all(
-      plan.map(({ series, from, step }) => {
-        // What comes after a settle depends on what is left of the budget.
-        const counted = healthy.find(({ of }) => of.transport === series.transport && of.channel === series.channel);
-        return sweep(lanes, { ...series, scale }, counted ?? null, { from, step });
+    const scale = Math.min(maxScale / 2, Math.max(1, slowest / healthyMs));
+    const swept: Swept[] = [];
+    const left = [...plan];
+    // As many series at a time as there are lanes, so that they end one after the other.
+    await Promise.all(
+      Array.from({ length: laneCount }, async () => {
+        for (let next = left.shift(); next !== undefined; next = left.shift()) {
+          const { series, from, step } = next;
+          const { transport, channel } = series;
+          // What comes after a settle depends on what is left of the budget.
+          const counted = healthy.find(({ of }) => of.transport === transport && of.channel === channel) ?? null;
+          const one = await sweep(lanes, { ...series, scale }, counted, { from, step });
+          swept.push(one);
+          if (wanted !== "some") console.info(table([one]).split("\n")[1]);
+        }
       }),
     );
+    expect(plan.length).toBeGreaterThan(0);
     const runs = swept.flatMap(({ broken }) => broken);
     const spoilt = swept.flatMap((one) => one.spoilt);
     const seconds = Math.round((performance.now() - began) / 1000);
@@ -142,7 +174,7 @@ describe.runIf(wanted === "some" || wanted === "all")("a broken round trip", () 
     for (const { untouched, channel } of swept)
       if (channel !== "settle") expect(untouched).toMatchObject({ struck: [], done: expectedJobs, codes: [] });
     // Every verb was broken, on every transport.
-    for (const transport of transports) {
+    for (const transport of wanted === "some" || wanted === "all" ? transports : []) {
       const names = new Set(runs.filter(({ of }) => of.transport === transport).flatMap(({ struck }) => struck));
       const verbs = ["wake", "register", "claim", "fence", "open turn", "query", "end_turn", "finish", "settle"];
       expect(verbs.filter((name) => !names.has(name))).toEqual([]);
@@ -157,7 +189,7 @@ describe.runIf(wanted === "some" || wanted === "all")("a broken round trip", () 
   });
 });
 
-describe.runIf(wanted.includes("/"))("the case asked for", () => {
+describe.runIf(isCase)("the case asked for", () => {
   it(wanted, { timeout: 120_000 }, async () => {
     const verdict = await lanes.run(parseCase(wanted));
     console.info(JSON.stringify(verdict, null, 2));
