@@ -24,6 +24,8 @@ export type BridgeOptions = {
   /** TCP port on 127.0.0.1. Default: a free one. */
   port?: number;
   target: BridgeTarget;
+  /** Where /sql requests go. Default: the target. */
+  sqlTarget?: BridgeTarget;
   /** Values of ?address= that are served, as host:port. Default: the target, also by the name localhost. */
   allow?: readonly string[];
 };
@@ -38,6 +40,8 @@ export type BridgeOptions = {
  */
 export type BreakKind = "tcp-reset" | "ws-close" | "ws-terminate" | "black-hole";
 
+type Skip = number | (() => boolean);
+
 export type SessionFault = {
   /** Strikes the N-th client frame of a connection, counted from 1. Give this or `contains`. */
   frame?: number;
@@ -50,10 +54,13 @@ export type SessionFault = {
    * none of that answer reaches the client. So with "commit", before means rolled back and after means committed.
    */
   at: "before" | "after";
-  /** A way to break, or a gate: the frame (before) or its answer (after) waits until the promise settles. */
-  how: BreakKind | { hold: Promise<unknown> };
-  /** Matches to let pass first. Default 0. */
-  skip?: number;
+  /**
+   * A way to break, or a gate: the frame (before) or its answer (after) waits until the promise settles. A frame whose sender
+   * has gone meanwhile is dropped, or with `late` arrives all the same, as one does that a proxy had passed on already.
+   */
+  how: BreakKind | { hold: Promise<unknown>; late?: boolean };
+  /** Matches to let pass first, or a function that is asked at each match whether to. Default 0. */
+  skip?: Skip;
   /** Matches to strike. Default 1; Infinity for all. */
   times?: number;
 };
@@ -64,19 +71,20 @@ export type SqlFault = {
   /** before: nothing has run. after: the request has run and committed, and its answer is withheld. */
   at: "before" | "after";
   /**
-   * reset: the socket is destroyed. hang: no answer ever. http-500: that status, as a failing proxy gives.
+   * reset: the socket is reset. close: it is closed in order, without an answer. hang: no answer ever. http-500: that
+   * status, as a failing proxy gives.
    * hold: waits until the promise settles, then goes on as if nothing had been. A held request runs even when its
    * client has gone away in the meantime, which is how a statement arrives late.
    */
-  how: "reset" | "hang" | "http-500" | { hold: Promise<unknown> };
-  skip?: number;
+  how: "reset" | "close" | "hang" | "http-500" | { hold: Promise<unknown> };
+  skip?: Skip;
   times?: number;
 };
 
 export type ConnectFault = {
-  /** refuse: HTTP 503 in place of the upgrade. black-hole: the upgrade is never answered. */
-  how: "refuse" | "black-hole";
-  skip?: number;
+  /** refuse: HTTP 503 in place of the upgrade. reset: the socket is reset. black-hole: the upgrade is never answered. */
+  how: "refuse" | "reset" | "black-hole";
+  skip?: Skip;
   times?: number;
 };
 
@@ -121,6 +129,8 @@ export type BridgeStats = {
   roundTrips: number;
   sqlRequests: number;
   sqlStatements: number;
+  /** Requests under way now, the held ones too, whether or not somebody still waits for an answer. */
+  sqlOpen: number;
 };
 
 export type Bridge = {
@@ -144,7 +154,15 @@ export type Bridge = {
 export async function startBridge(options: BridgeOptions): Promise<Bridge> {
   const { target } = options;
   const allowed = new Set(options.allow ?? [`${target.host}:${target.port}`, `localhost:${target.port}`]);
-  const stats: BridgeStats = { wsOpened: 0, wsOpen: 0, framesUp: 0, roundTrips: 0, sqlRequests: 0, sqlStatements: 0 };
+  const stats: BridgeStats = {
+    wsOpened: 0,
+    wsOpen: 0,
+    framesUp: 0,
+    roundTrips: 0,
+    sqlRequests: 0,
+    sqlStatements: 0,
+    sqlOpen: 0,
+  };
   const live = new Set<Session>();
   const connections: BridgeConnection[] = [];
   const frameListeners = new Set<(frame: Buffer, connection: BridgeConnection) => void>();
@@ -165,7 +183,10 @@ export async function startBridge(options: BridgeOptions): Promise<Bridge> {
       for (const fn of sqlListeners) fn(statements);
       return sqlFaults.strike((fault) => statements.some((text) => matches(text, fault.contains)));
     };
-    answerSql(request, response, target, heard).catch(() => response.destroy());
+    stats.sqlOpen++;
+    answerSql(request, response, options.sqlTarget ?? target, heard)
+      .catch(() => response.destroy())
+      .finally(() => stats.sqlOpen--);
   });
   // Longer than any client keeps an idle socket, so that none writes into one we are just closing.
   server.keepAliveTimeout = 600_000;
@@ -182,6 +203,7 @@ export async function startBridge(options: BridgeOptions): Promise<Bridge> {
     if (fault) {
       fault.fire();
       if (fault.spec.how === "refuse") socket.end("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n");
+      else if (fault.spec.how === "reset" && socket instanceof net.Socket) socket.resetAndDestroy();
       else held.add(socket);
       return;
     }
@@ -272,6 +294,8 @@ class Session implements BridgeConnection {
   #blackHole = false;
   /** While a frame is held, all later ones wait behind it. */
   #up: Promise<unknown> | undefined;
+  /** What is held arrives even when the client has gone. */
+  #late = false;
   /** While an answer is cut: breaks the connection when Postgres has sent this many ReadyForQuery. */
   #cut: { until: number; done: () => void } | undefined;
   /** While an answer is held: what Postgres has sent meanwhile. */
@@ -288,7 +312,9 @@ class Session implements BridgeConnection {
       if (isBinary) this.#frame(toBuffer(data));
     });
     ws.on("close", () => {
-      if (!this.#blackHole) this.end();
+      if (this.#blackHole) return;
+      if (this.#late && this.#up !== undefined) void this.#up.then(() => this.#tcp.end());
+      else this.end();
     });
     ws.on("error", () => this.end());
     this.#tcp = net.connect({ host: target.host, port: target.port, noDelay: true });
@@ -382,6 +408,7 @@ class Session implements BridgeConnection {
         return;
       }
       this.#hold(how.hold);
+      this.#late = how.late === true;
     }
     const send = () => this.#send(frame, strike?.spec.at === "after" ? strike : undefined);
     if (this.#up) this.#up = this.#up.then(send);
@@ -500,11 +527,13 @@ class BackendReader {
 type Strike<Fault> = { spec: Fault; fire: () => void };
 
 /** Armed faults of one sort; the first that matches strikes, and only that one. */
-class FaultList<Fault extends { skip?: number; times?: number }> {
+class FaultList<Fault extends { skip?: Skip; times?: number }> {
   readonly #armed = new Set<(hit: (spec: Fault) => boolean) => Strike<Fault> | undefined>();
 
   arm(spec: Fault): ArmedFault {
-    let skip = spec.skip ?? 0;
+    const { skip = 0 } = spec;
+    let passed = 0;
+    const passes = typeof skip === "function" ? skip : () => passed++ < skip;
     let left = spec.times ?? 1;
     let struck = 0;
     let fire: () => void = () => {};
@@ -516,10 +545,7 @@ class FaultList<Fault extends { skip?: number; times?: number }> {
     });
     const attempt = (hit: (spec: Fault) => boolean): Strike<Fault> | undefined => {
       if (!hit(spec)) return undefined;
-      if (skip > 0) {
-        skip--;
-        return undefined;
-      }
+      if (passes()) return undefined;
       if (--left <= 0) this.#armed.delete(attempt);
       return { spec, fire };
     };
@@ -593,6 +619,7 @@ async function answerSql(
       return false;
     }
     if (how === "reset") request.socket.resetAndDestroy();
+    if (how === "close") request.socket.end();
     if (how === "http-500") answer(500, { message: "the bridge was told to fail here" });
     return true;
   };

@@ -14,10 +14,17 @@ export type PgBouncerOptions = {
   target: string;
   /** Server connections of each pool. There is one pool for each database name a client asks for. */
   poolSize: number;
+  /**
+   * target: pools named session and oneshot, both onto the target's database. server: a pool for every database of the
+   * target's server, by its own name. Default: target.
+   */
+  databases?: "target" | "server";
 };
 
 export type PgBouncer = {
-  /** A URL for clients. Each `pool` name is a pool of its own onto the target's database. */
+  /** TCP port on 127.0.0.1. */
+  readonly port: number;
+  /** A URL for clients. Each `pool` name is a pool of its own. */
   url(pool: string): string;
   stop(): Promise<void>;
 };
@@ -36,15 +43,14 @@ export async function startPgBouncer(options: PgBouncerOptions): Promise<PgBounc
   const password = decodeURIComponent(target.password);
   const port = await freePort();
   const home = fs.mkdtempSync(path.join(fs.realpathSync(os.tmpdir()), "pgclaim-pgbouncer-"));
-  const pool = (name: string) =>
-    `${name} = host=${target.hostname} port=${target.port || 5432} dbname=${target.pathname.slice(1)}`;
+  const server = `host=${target.hostname} port=${target.port || 5432}`;
+  const pool = (name: string) => `${name} = ${server} dbname=${target.pathname.slice(1)}`;
   fs.writeFileSync(path.join(home, "users.txt"), `"${user}" "${password}"\n`);
   fs.writeFileSync(
     path.join(home, "pgbouncer.ini"),
     [
       "[databases]",
-      pool("session"),
-      pool("oneshot"),
+      ...(options.databases === "server" ? [`* = ${server}`] : [pool("session"), pool("oneshot")]),
       "[pgbouncer]",
       "listen_addr = 127.0.0.1",
       `listen_port = ${port}`,
@@ -82,6 +88,7 @@ export async function startPgBouncer(options: PgBouncerOptions): Promise<PgBounc
     });
   });
   return {
+    port,
     url: (name) => `postgresql://${encodeURIComponent(user)}:${encodeURIComponent(password)}@127.0.0.1:${port}/${name}`,
     async stop() {
       process.removeListener("exit", onExit);

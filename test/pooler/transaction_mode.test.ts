@@ -4,16 +4,13 @@
 import pg from "pg";
 import { describe, expect, it, onTestFinished } from "vitest";
 import * as z from "zod";
-import { findPgBouncer, startPgBouncer } from "../../scripts/world/pgbouncer.ts";
+import { startPgBouncer } from "../../scripts/world/pgbouncer.ts";
 import { pgDatabase } from "../../src/adapters/node.ts";
 import { migrate } from "../../src/cli/migrate.ts";
 import { type Claimer, createClaimer, defineJob } from "../../src/index.ts";
 import { endsWithin, eventually, gate } from "../support/gate.ts";
 import { setup } from "../support/world.ts";
-
-const installed = findPgBouncer() !== null;
-if (!installed)
-  console.warn("NOT RUN: the pooler suite. PgBouncer is not installed (Debian: apt-get install pgbouncer).");
+import { installed } from "./support.ts";
 
 async function pooledWorld(poolSize: number) {
   const world = await setup();

@@ -10,7 +10,7 @@ import type { Database } from "../../src/database.ts";
 import type { InvocationReport, TickReport } from "../../src/index.ts";
 import { endsWithin, eventually, type Gate, gate } from "./gate.ts";
 import { startTcpProxy, type TcpFault } from "./tcp_faults.ts";
-import type { TransportName, World } from "./world.ts";
+import { pooled, type TransportName, type World } from "./world.ts";
 
 export { effect, numbered, plain } from "./kinds.ts";
 
@@ -157,7 +157,6 @@ export interface Wire {
 }
 
 export async function wire(world: World, transport: TransportName): Promise<Wire> {
-  const { hostname, port } = new URL(world.url);
   const common = (url: string, database: Database): Pick<Wire, "transport" | "url" | "database" | "claimer"> => ({
     transport,
     url,
@@ -173,6 +172,7 @@ export async function wire(world: World, transport: TransportName): Promise<Wire
         world.bridge.breakSql({ ...fault, how: how === "black-hole" ? "hang" : how }),
     };
   }
+  const { hostname, port } = new URL(pooled(world.url, "session"));
   const proxy = await startTcpProxy({ host: hostname, port: Number(port || 5432) });
   onTestFinished(() => proxy.close());
   const url = new URL(world.url);

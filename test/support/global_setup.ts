@@ -5,6 +5,7 @@ import { execFileSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import pg from "pg";
 import type { TestProject } from "vitest/node";
+import { type PgBouncer, startPgBouncer } from "../../scripts/world/pgbouncer.ts";
 import { resolveDatabase } from "../../scripts/world/postgres.ts";
 import { migrate } from "../../src/cli/migrate.ts";
 
@@ -14,6 +15,8 @@ declare module "vitest" {
     readonly adminUrl: string;
     /** Name of the template database. */
     readonly template: string;
+    /** Ports of two PgBouncers in transaction mode before the test server, or null: what the engine connects through. */
+    readonly poolers: { readonly session: number; readonly oneShot: number } | null;
   }
 }
 
@@ -39,9 +42,25 @@ export default async function setup(project: TestProject): Promise<() => Promise
   await client.end();
   project.provide("adminUrl", server.url());
   project.provide("template", template);
+  const poolers = await startPoolers(server.url());
+  project.provide("poolers", poolers && { session: poolers.session.port, oneShot: poolers.oneShot.port });
   return async () => {
+    await poolers?.session.stop();
+    await poolers?.oneShot.stop();
     await admin.query(`drop database if exists ${template} with (force)`);
     await admin.end();
     await server.stop();
   };
+}
+
+/** Server connections for each test's database: more than any test has sessions at once. */
+const poolSize = 60;
+
+/** PGCLAIM_TEST_POOLER=transaction: every claimer of a test reaches the server through PgBouncer, one-shots by another one. */
+async function startPoolers(target: string): Promise<{ session: PgBouncer; oneShot: PgBouncer } | null> {
+  const mode = process.env.PGCLAIM_TEST_POOLER ?? "";
+  if (mode === "") return null;
+  if (mode !== "transaction") throw new Error(`PGCLAIM_TEST_POOLER is "${mode}"; expected "transaction".`);
+  const start = () => startPgBouncer({ target, poolSize, databases: "server" });
+  return { session: await start(), oneShot: await start() };
 }

@@ -53,7 +53,16 @@ export async function setup(): Promise<World> {
   };
   const sql = await connect();
   const { hostname, port } = new URL(url);
-  const bridge = await startBridge({ target: { host: hostname, port: Number(port || 5432) } });
+  const poolers = inject("poolers");
+  const bridge = await startBridge(
+    poolers === null
+      ? { target: { host: hostname, port: Number(port || 5432) } }
+      : {
+          target: { host: "127.0.0.1", port: poolers.session },
+          sqlTarget: { host: "127.0.0.1", port: poolers.oneShot },
+          allow: [`${hostname}:${port || 5432}`],
+        },
+  );
   const log: LogEntry[] = [];
   onTestFinished(async () => {
     await bridge.close();
@@ -66,7 +75,7 @@ export async function setup(): Promise<World> {
   const under = (address: string): Pick<World, "database" | "claimer"> => {
     const database = (transport: TransportName): Database =>
       transport === "pg"
-        ? pgDatabase(address)
+        ? pgDatabase(pooled(address, "session"), { oneShotConnectionString: pooled(address, "oneShot") })
         : neonDatabase(address, {
             localBridge: `127.0.0.1:${bridge.port}`,
             // The embedded server takes cleartext, as Neon's proxy does; another one may want SCRAM.
@@ -100,6 +109,20 @@ export async function setup(): Promise<World> {
     as: under,
   };
   return world;
+}
+
+/**
+ * Where a claimer connects: a PgBouncer where PGCLAIM_TEST_POOLER asks for one, else the server. What the test does itself,
+ * by `sql` and `connect`, is always direct: it looks at sessions and ends them.
+ */
+export function pooled(address: string, channel: "session" | "oneShot"): string {
+  const poolers = inject("poolers");
+  const url = new URL(address);
+  // PgBouncer knows the admin's password only; roles that a test has made connect directly.
+  if (poolers === null || url.username !== new URL(inject("adminUrl")).username) return address;
+  url.hostname = "127.0.0.1";
+  url.port = String(poolers[channel]);
+  return url.toString();
 }
 
 function databaseUrl(adminUrl: string, name: string): string {
