@@ -22,7 +22,7 @@ export interface ProcessArguments {
   /** host:port of the bridge. */
   readonly bridge: string;
   readonly pipeline: boolean;
-  readonly budget: `${number}ms`;
+  readonly budget: `${number}ms` | `${number}s`;
 }
 
 export interface Start {
@@ -35,7 +35,7 @@ export function victimKind(started: (start: Start) => void): JobDefinition<typeo
   return defineJob({
     kind: "victim",
     payload: victimPayload,
-    timeout: "500ms",
+    timeout: "1s",
     maxCrashes: 2,
     retry: { backoff: "fixed", minBackoff: "0ms", maxBackoff: "0ms" },
     async run({ payload: { n, harm }, job: { attempt }, tx }) {

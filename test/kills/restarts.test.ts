@@ -39,7 +39,7 @@ type Stage = (typeof stages)[number];
 
 const queueOf = (stage: Stage) => stage.replaceAll(" ", "-");
 
-function stageJobs(meeting: ReturnType<typeof rendezvous>) {
+function stageJobs(meeting: ReturnType<typeof rendezvous>, starts: string[]) {
   return stages.map((stage, i) => {
     const n = i + 1;
     return {
@@ -50,6 +50,7 @@ function stageJobs(meeting: ReturnType<typeof rendezvous>) {
         queue: queueOf(stage),
         payload: numbered,
         async run({ tx, signal, job: { attempt } }) {
+          starts.push(`${n}:${attempt}`);
           if (stage !== "outside") await effect(tx, n);
           if (attempt === 1 && stage === "in a query") await tx.query("select pg_sleep(60)");
           if (attempt === 1 && (stage === "outside" || stage === "in its turn")) {
@@ -84,7 +85,8 @@ describe.each(transports)("a server stopped in the middle of ticks over %s", (tr
       const world = await setup(own);
       await effectTable(world);
       const meeting = rendezvous();
-      const all = stageJobs(meeting);
+      const starts: string[] = [];
+      const all = stageJobs(meeting, starts);
       const claimer = world.claimer(transport, { jobs: all.map(({ job }) => job), limits: quick });
       for (const { job, n } of all) await claimer.enqueue(job, { n });
       const idOf = (stage: Stage) =>
@@ -119,10 +121,7 @@ describe.each(transports)("a server stopped in the middle of ticks over %s", (tr
       for (const tick of reports.map(workTick)) expect(tick.fate).toMatch(/^(lost|unknown)$/);
       expect(await effects(world)).toEqual([]);
       await drain(world, claimer, upTo(stages.length));
-      const numbers = await world.value<string>(
-        "select count(*) from (select distinct job_id, n from pgclaim.attempt) a",
-      );
-      expect(await world.value("select count(*) from pgclaim.attempt")).toBe(numbers);
+      expect(new Set(starts).size).toBe(starts.length);
       await expectWhole(world, { effects: upTo(stages.length) });
     },
   );

@@ -59,7 +59,7 @@ async function crashAfterFence(
   await alter?.(world);
   const victim = startVictim(world, transport);
   const walWriter = await stopWalWriter(world);
-  await victim.started(jobs.length);
+  await victim.until((begun) => begun.length === jobs.length);
   expect(tokens(victim.starts)).toEqual(["1:1", "2:1", "3:1"]);
   await victim.kill();
   await walWriter.crash(how);

@@ -12,8 +12,8 @@ import type { ProcessArguments, Start } from "./process.ts";
 export interface Victim {
   readonly pid: number;
   readonly starts: readonly Start[];
-  /** Resolves when that many handlers have started in it. */
-  started(count: number): Promise<void>;
+  /** Resolves when its starts are what is waited for. Rejects when the process ends before. */
+  until(enough: (starts: readonly Start[]) => boolean): Promise<void>;
   /** Its report, or how it died: the signal, or "exit <code>". */
   readonly ended: Promise<InvocationReport | string>;
   /** SIGKILL, and waits for its end. */
@@ -21,7 +21,7 @@ export interface Victim {
 }
 
 export interface VictimOptions {
-  readonly budget?: `${number}ms`;
+  readonly budget?: `${number}ms` | `${number}s`;
   /** Megabytes of V8's heap. Default: what Node takes. */
   readonly heapMb?: number;
 }
@@ -72,20 +72,20 @@ export function startVictim(world: World, transport: TransportName, options: Vic
     pid: child.pid ?? 0,
     starts,
     ended,
-    async started(count) {
+    async until(enough) {
       let look: () => void = () => {};
       const reached = new Promise<void>((resolve) => {
         look = () => {
-          if (starts.length >= count) resolve();
+          if (enough(starts)) resolve();
         };
         looks.add(look);
         look();
       });
       const died = ended.then((end) => {
-        throw new Error(`the process ended before ${count} handlers had started: ${JSON.stringify(end)} ${said}`);
+        throw new Error(`the process ended before its handlers had started: ${JSON.stringify(end)} ${said}`);
       });
       died.catch(() => {});
-      await endsWithin(20_000, Promise.race([reached, died]), `the start of ${count} handlers`);
+      await endsWithin(20_000, Promise.race([reached, died]), "the start of handlers");
       looks.delete(look);
     },
     async kill() {

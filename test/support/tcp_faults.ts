@@ -28,6 +28,10 @@ export interface TcpProxy {
   /** Connections opened since start, and open towards Postgres now. */
   readonly stats: { opened: number; open: number };
   break(fault: TcpFault): ArmedTcpFault;
+  /** Every connection there is goes into a black hole for ever, or is reset. */
+  breakAll(how: TcpBreak): void;
+  /** New connections are swallowed as well, until the answer is called. */
+  blackout(): () => void;
   close(): Promise<void>;
 }
 
@@ -43,6 +47,8 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
   const armed = new Set<Armed>();
   const stats = { opened: 0, open: 0 };
   const sockets = new Set<net.Socket>();
+  const breaks = new Set<(how: TcpBreak) => void>();
+  let dark = false;
 
   function strike(bytes: Buffer): Armed | null {
     const text = bytes.toString("latin1");
@@ -55,7 +61,16 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
     return null;
   }
 
+  const breakAll = (how: TcpBreak) => {
+    for (const breakNow of [...breaks]) breakNow(how);
+  };
+
   const server = net.createServer({ noDelay: true, allowHalfOpen: true }, (client) => {
+    if (dark) {
+      sockets.add(client);
+      client.on("error", () => {});
+      return;
+    }
     const upstream = net.connect({ ...target, noDelay: true });
     stats.opened++;
     stats.open++;
@@ -76,6 +91,8 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
       client.resetAndDestroy();
       upstream.destroy();
     }
+
+    breaks.add(breakNow);
 
     function send(bytes: Buffer, struck: Armed | null): void {
       if (blackHole || upstream.destroyed) return;
@@ -137,6 +154,7 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
     upstream.on("error", () => {});
     upstream.on("close", () => {
       stats.open--;
+      breaks.delete(breakNow);
       if (cut !== null) cut.fired.open();
       if (!blackHole) client.destroy();
     });
@@ -151,6 +169,14 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
       const one = { fault, fired: gate(), left: fault.times ?? 1 };
       armed.add(one);
       return { fired: one.fired.promise };
+    },
+    breakAll,
+    blackout() {
+      dark = true;
+      breakAll("black-hole");
+      return () => {
+        dark = false;
+      };
     },
     async close() {
       for (const socket of sockets) socket.destroy();
