@@ -15,6 +15,7 @@ import { blackout } from "../kills/blackout.ts";
 import { startTcpProxy } from "../support/tcp_faults.ts";
 import { type Actor, startActor, startAuthority, startWorkerActor, type Tally } from "./everything_cast.ts";
 import { everythingJobs, type Payload } from "./everything_jobs.ts";
+import { sabotage } from "./everything_sabotage.ts";
 import { facts, nothing } from "./everything_verdict.ts";
 import { draws, pick } from "./order.ts";
 
@@ -23,7 +24,7 @@ export interface SoakOptions {
   readonly seed: number;
   /** Gets a line now and then. Default: nobody. */
   readonly progress?: (line: string) => void;
-  /** SQL to run before it begins, to see that a broken promise is found out. */
+  /** A rule to take out first, to see that it is found out. */
   readonly sabotage?: string;
 }
 
@@ -51,7 +52,8 @@ const kinds = [
   "locked",
   "locked",
   "limited",
-  "limited",
+  "limited_line",
+  "limited_line",
   "unique",
   "alone",
   "parent",
@@ -76,7 +78,7 @@ const blows = {
 type Blow = keyof typeof blows;
 
 export async function soakEverything(options: SoakOptions): Promise<SoakReport> {
-  const { seconds, seed, progress = () => {}, sabotage } = options;
+  const { seconds, seed, progress = () => {} } = options;
   const draw = draws(seed);
   const fork = () => draws(pick(draw, 2 ** 31));
   const did: Record<string, number> = {};
@@ -94,7 +96,8 @@ export async function soakEverything(options: SoakOptions): Promise<SoakReport> 
   try {
     // --- the stage
     const server = await startPostgres({
-      settings: { synchronous_commit: "off", deadlock_timeout: "200ms" },
+      // A WAL writer that seldom comes: what nobody insists on is lost in a crash.
+      settings: { synchronous_commit: "off", wal_writer_delay: "10s", deadlock_timeout: "200ms" },
       onLog(line) {
         // The server's own statistics do not outlive a crash; its log does.
         if (line.includes("deadlock detected")) tally.fault(`the server says: ${line}`);
@@ -110,13 +113,14 @@ export async function soakEverything(options: SoakOptions): Promise<SoakReport> 
       create table asked (job_id bigint primary key, kind text not null);
       create table effect (serial bigserial, kind text not null, job_id bigint not null, attempt integer not null,
         k text not null, place bigint)`);
-    if (sabotage !== undefined) await setupClient.query(sabotage);
+    if (options.sabotage !== undefined) await sabotage(setupClient, options.sabotage);
     await setupClient.end();
     await createClaimer({
       jobs: everythingJobs({ outside: "", instance: "" }),
       database: pgDatabase(url),
       log() {},
     }).register();
+    await askAgain(url, "checkpoint");
     const target = { host: server.host, port: server.port };
     const bridge = await startBridge({ target });
     cleanups.push(() => bridge.close());
@@ -363,13 +367,13 @@ if (process.argv[1] === import.meta.filename) {
   const seed = Number(value("--seed") ?? Math.floor(Math.random() * 2 ** 31));
   if (!Number.isFinite(seconds) || !Number.isFinite(seed))
     throw new Error("--minutes, --seconds and --seed want numbers");
-  const sabotage = value("--sabotage");
+  const rule = value("--sabotage");
   console.log(`soak of everything: ${seconds} s; again with: ${replay({ seconds, seed })}`);
   const { did, faults } = await soakEverything({
     seconds,
     seed,
     progress: (line) => console.log(line),
-    ...(sabotage === undefined ? {} : { sabotage }),
+    ...(rule === undefined ? {} : { sabotage: rule }),
   });
   for (const [what, n] of Object.entries(did).sort(([a], [b]) => a.localeCompare(b)))
     console.log(`${String(n).padStart(9)}  ${what}`);

@@ -97,6 +97,14 @@ export function everythingJobs(env: JobsEnv): AnyJobDefinition[] {
       limits: [{ name: "tenant:{tenant}", max: tenantMax }],
       run: (context) => work(context, () => takeSlot(context, context.payload.tenant)),
     }),
+    // The same limit behind another gate: here only the slots can hold it.
+    defineJob({
+      ...policy,
+      kind: "soak.limited_line",
+      orderingKey: "line:{k}",
+      limits: [{ name: "tenant:{tenant}", max: tenantMax }],
+      run: (context) => work(context, () => takeSlot(context, context.payload.tenant)),
+    }),
     defineJob({ ...policy, kind: "soak.unique", uniqueKey: "u:{u}", run: (context) => work(context) }),
     defineJob({ ...policy, kind: "soak.alone", alone: true, run: (context) => work(context) }),
     defineJob({
