@@ -176,6 +176,41 @@ describe.each(transports)("a finish that waits in the server over %s", (transpor
   });
 });
 
+describe.each(transports)("a fence that waits in the server over %s", (transport) => {
+  it("whose backend is terminated is sent once more, and grants its number once", async () => {
+    const world = await setup(own);
+    await effectTable(world);
+    const starts: number[] = [];
+    const job = defineJob({
+      kind: "fenced",
+      payload: numbered,
+      async run({ payload: { n }, tx, job: { attempt } }) {
+        starts.push(attempt);
+        await effect(tx, n);
+      },
+    });
+    const claimer = world.claimer(transport, { jobs: [job], limits: quick });
+    const { id } = await claimer.enqueue(job, { n: 1 });
+    const stranger = await world.connect();
+    await stranger.query("begin");
+    await stranger.query(
+      "insert into pgclaim.attempt (job_id, n, tick, quarantined) values ($1, 1, gen_random_uuid(), false)",
+      [id],
+    );
+    const strangerPid = await pidOf(stranger);
+    const running = invoke(claimer, { within: boundMs });
+    const first = await waitsFor(world, strangerPid, "fence_v1");
+    await world.sql.query("select pg_terminate_backend($1)", [first]);
+    await stranger.query("rollback"); // the second one, or its way to the server, meets nobody
+    const report = await running;
+    expect(report).toMatchObject({ ended: "empty", done: 1 });
+    expect(workTick(report).roundTrips.oneShot).toBe(2);
+    expect(starts).toEqual([1]);
+    expect(await attempts(world)).toEqual(["1:1 done"]);
+    await expectWhole(world, { effects: [1] });
+  });
+});
+
 // synchronous_standby_names names a standby that does not exist, so COMMIT waits for it, having committed already. Whoever is
 // disturbed there gets an error, and the transaction stands.
 describe.each(transports)("a COMMIT that waits for a standby over %s", (transport) => {

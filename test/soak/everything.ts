@@ -37,8 +37,15 @@ export interface SoakReport {
 const enqueuers = 3;
 const invocationsEach = 3;
 const isolates = 2;
+/** Processes of each transport: a short run has a machine to share. */
+const processes = (seconds: number) => (seconds < 60 ? 1 : 2);
+/** Between two blows: about so long, and so many handlers that have started. */
+const blowEveryMs = 1_200;
+const startsBetween = 6;
+/** How much longer than asked a run may take until each blow has fallen once. */
+const extraMs = 60_000;
 /** Unfinished jobs above which the enqueuers wait, so that the drain is short. */
-const backlog = 150;
+const backlog = 80;
 const drainLimitMs = 120_000;
 /** Poisons at most: each ends three processes. */
 const poisonEveryMs = 20_000;
@@ -76,6 +83,7 @@ const blows = {
   "restart the server (kill)": 1,
 } as const;
 type Blow = keyof typeof blows;
+export const kindsOfBlows = Object.keys(blows).length;
 
 export async function soakEverything(options: SoakOptions): Promise<SoakReport> {
   const { seconds, seed, progress = () => {} } = options;
@@ -136,7 +144,7 @@ export async function soakEverything(options: SoakOptions): Promise<SoakReport> 
     const outside = authority.url;
     const cast = (actor: Actor) => actors.set(actor.instance, actor);
     const address = `127.0.0.1:${bridge.port}`;
-    for (const n of [1, 2]) {
+    for (let n = 1; n <= processes(seconds); n++) {
       cast(
         startActor(
           { url: through.href, bridge: null, invocations: invocationsEach, outside, instance: `pg-${n}` },
@@ -152,7 +160,11 @@ export async function soakEverything(options: SoakOptions): Promise<SoakReport> 
     // --- the load
     const startedAt = performance.now();
     const until = startedAt + seconds * 1_000;
-    const loading = () => performance.now() < until && faults.length === 0;
+    const complete = () => (Object.keys(blows) as Blow[]).every((blow) => did[`blow: ${blow}`] !== undefined);
+    const loading = () => {
+      const now = performance.now();
+      return faults.length === 0 && (now < until || (now < until + extraMs && !complete()));
+    };
     let poisonAt = startedAt + 2_000;
     const ask = (text: string) => askAgain(url, text);
 
@@ -269,14 +281,22 @@ export async function soakEverything(options: SoakOptions): Promise<SoakReport> 
         default:
           blow satisfies never;
       }
-      tally.count(struck ? `blow: ${blow}` : "blows that met nobody");
+      if (!struck) {
+        deck.push(blow); // it met nobody; its turn comes again
+        return;
+      }
+      tally.count(`blow: ${blow}`);
       tally.count("blows");
     }
     async function strikes(): Promise<void> {
-      const pace = 1_500;
       let told = 0;
       while (loading()) {
-        await pause(pace * (0.3 + own()));
+        await pause(blowEveryMs * (0.3 + own()));
+        // Who is struck before he has done anything shows nothing: a busy machine gets more time, within a limit.
+        const startsBefore = authority.starts.count;
+        const workUntil = performance.now() + 5 * blowEveryMs;
+        while (loading() && authority.starts.count < startsBefore + startsBetween && performance.now() < workUntil)
+          await pause(20);
         if (!loading()) return;
         await strike(drawBlow());
         const minutes = Math.floor((performance.now() - startedAt) / 60_000);

@@ -48,7 +48,7 @@ const classes = { name: 7_001, order: 7_002, slot: 7_003 } as const;
 /** Nobody's failures or crashes are ever too many, but the poison's. */
 const policy = {
   payload,
-  timeout: "2s",
+  timeout: "1500ms",
   retry: { minBackoff: "10ms", maxBackoff: "60ms", maxAttempts: 1_000 },
   maxCrashes: 100,
 } as const;
