@@ -260,7 +260,8 @@ function launch(
     createInterface({ input: child.stderr })
       .on("line", (line) => {
         onLine(line);
-        if (line.includes("database system is ready to accept connections")) resolveReady(true);
+        // A hot standby says "read-only connections".
+        if (/database system is ready to accept (read-only )?connections/.test(line)) resolveReady(true);
       })
       // The log is complete only here, so a failed start is reported with the line that explains it.
       .once("close", () => resolveReady(false));

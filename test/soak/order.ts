@@ -43,7 +43,7 @@ export interface SoakReport {
 }
 
 /** Numbers in [0, 1) from a seed (mulberry32). */
-function draws(seed: number): () => number {
+export function draws(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
     state = (state + 0x6d2b79f5) >>> 0;
@@ -54,7 +54,7 @@ function draws(seed: number): () => number {
   };
 }
 
-const pick = (draw: () => number, count: number): number => Math.floor(draw() * count);
+export const pick = (draw: () => number, count: number): number => Math.floor(draw() * count);
 
 /** How a process ends itself in the middle of a handler, for the separate ones. */
 interface Death {

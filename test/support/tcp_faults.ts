@@ -35,8 +35,10 @@ export interface TcpProxy {
   /** Calls `fn` with each request before any fault is looked at. */
   onRequest(fn: (text: string) => void): void;
   break(fault: TcpFault): ArmedTcpFault;
-  /** Breaks every connection that is open now. */
+  /** Breaks every connection there is now: a black hole for ever, a reset or a clean close. */
   breakAll(how: TcpBreak): void;
+  /** New connections are swallowed as well, until the answer is called. */
+  blackout(): () => void;
   /** Disarms every fault; black holes stay black. */
   clearFaults(): void;
   close(): Promise<void>;
@@ -57,6 +59,7 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
   const stats = { opened: 0, open: 0 };
   const sockets = new Set<net.Socket>();
   const breakers = new Set<(how: TcpBreak) => void>();
+  let dark = false;
 
   function strike(bytes: Buffer): Armed | null {
     const text = bytes.toString("latin1");
@@ -71,7 +74,16 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
     return null;
   }
 
+  const breakAll = (how: TcpBreak) => {
+    for (const breakNow of [...breakers]) breakNow(how);
+  };
+
   const server = net.createServer({ noDelay: true, allowHalfOpen: true }, (client) => {
+    if (dark) {
+      sockets.add(client);
+      client.on("error", () => {});
+      return;
+    }
     const upstream = net.connect({ ...target, noDelay: true });
     stats.opened++;
     stats.open++;
@@ -186,8 +198,13 @@ export async function startTcpProxy(target: { readonly host: string; readonly po
       armed.add(one);
       return { fired: one.fired.promise };
     },
-    breakAll(how) {
-      for (const fn of [...breakers]) fn(how);
+    breakAll,
+    blackout() {
+      dark = true;
+      breakAll("black-hole");
+      return () => {
+        dark = false;
+      };
     },
     clearFaults() {
       armed.clear();

@@ -17,6 +17,8 @@ export interface World {
   /** Connection string of this test's own database. */
   readonly url: string;
   readonly sql: pg.Client;
+  /** Connects `sql` anew, after its server was restarted or its backend killed. */
+  reconnect(): Promise<void>;
   readonly bridge: Bridge;
   /** Log lines of the claimers made here. */
   readonly log: LogEntry[];
@@ -33,15 +35,18 @@ export interface World {
   locks(): Promise<number>;
 }
 
+/** A server with a database that has the schema in it. */
+export interface TestServer {
+  readonly adminUrl: string;
+  readonly template: string;
+}
+
 let counter = 0;
 
-/** Makes a world; it is taken down when the test has finished. */
-export async function setup(): Promise<World> {
-  const adminUrl = inject("adminUrl");
+/** Makes a world, on the server all tests share or on one of the test's own; it is taken down when the test has finished. */
+export async function setup({ adminUrl, template }: TestServer = sharedServer()): Promise<World> {
   const name = `t_${process.pid}_${++counter}`;
-  const admin = new pg.Client(adminUrl);
-  await admin.connect();
-  await admin.query(`create database ${name} template ${inject("template")}`);
+  await once(adminUrl, `create database ${name} template ${template}`);
   const url = databaseUrl(adminUrl, name);
   const clients: pg.Client[] = [];
   const connect = async () => {
@@ -51,9 +56,9 @@ export async function setup(): Promise<World> {
     clients.push(client);
     return client;
   };
-  const sql = await connect();
+  let sql = await connect();
   const { hostname, port } = new URL(url);
-  const poolers = inject("poolers");
+  const poolers = adminUrl === inject("adminUrl") ? inject("poolers") : null;
   const bridge = await startBridge(
     poolers === null
       ? { target: { host: hostname, port: Number(port || 5432) } }
@@ -67,8 +72,7 @@ export async function setup(): Promise<World> {
   onTestFinished(async () => {
     await bridge.close();
     await Promise.all(clients.map((client) => client.end().catch(() => {})));
-    await admin.query(`drop database ${name} with (force)`);
-    await admin.end();
+    await once(adminUrl, `drop database ${name} with (force)`);
   });
   const rows = async <Row>(text: string, values: readonly unknown[] = []) =>
     (await sql.query(text, [...values])).rows as Row[];
@@ -89,7 +93,12 @@ export async function setup(): Promise<World> {
   };
   const world: World = {
     url,
-    sql,
+    get sql() {
+      return sql;
+    },
+    async reconnect() {
+      sql = await connect();
+    },
     bridge,
     log,
     connect,
@@ -119,10 +128,26 @@ export function pooled(address: string, channel: "session" | "oneShot"): string 
   const poolers = inject("poolers");
   const url = new URL(address);
   // PgBouncer knows the admin's password only; roles that a test has made connect directly.
-  if (poolers === null || url.username !== new URL(inject("adminUrl")).username) return address;
+  const admin = new URL(inject("adminUrl"));
+  if (poolers === null || url.username !== admin.username || url.host !== admin.host) return address;
   url.hostname = "127.0.0.1";
   url.port = String(poolers[channel]);
   return url.toString();
+}
+
+function sharedServer(): TestServer {
+  return { adminUrl: inject("adminUrl"), template: inject("template") };
+}
+
+/** One statement on a connection of its own, which no restart in between can have broken. */
+async function once(url: string, statement: string): Promise<void> {
+  const client = new pg.Client(url);
+  await client.connect();
+  try {
+    await client.query(statement);
+  } finally {
+    await client.end();
+  }
 }
 
 function databaseUrl(adminUrl: string, name: string): string {

@@ -10,7 +10,7 @@ import { bundleWorker } from "../../scripts/world/worker_bundle.ts";
 import { startWorkerd, usualCompatibilityDate, type Workerd } from "../../scripts/world/workerd.ts";
 import type { ClaimerOptions, Enqueued, InvocationReport, LogEntry } from "../../src/index.ts";
 import { endsWithin, eventually } from "../support/gate.ts";
-import { setup, type World } from "../support/world.ts";
+import { setup, type TestServer, type World } from "../support/world.ts";
 import { kinds, type Order, type OutsideCall } from "./workers/kinds.ts";
 
 /** Bound for a thing that takes milliseconds; a machine under load has room. */
@@ -99,8 +99,8 @@ function testWorker(): Promise<string> {
 
 let instances = 0;
 
-export async function setupLab(): Promise<Lab> {
-  const world = await setup();
+export async function setupLab(server?: TestServer): Promise<Lab> {
+  const world = await setup(server);
   await world.sql.query(
     "create table public.effect (name text not null, job_id bigint not null, attempt int not null)",
   );

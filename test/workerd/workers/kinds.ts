@@ -37,7 +37,11 @@ export type Order =
   /** Returns while its query is still under way. */
   | "forget-query"
   /** Returns while a call to the outside is still under way. */
-  | "forget-fetch";
+  | "forget-fetch"
+  /** Allocates until the process dies of it. */
+  | "fill-heap"
+  /** Never gives the event loop back. */
+  | "block";
 
 const payload = z.object({ name: z.string() });
 type Context = HandlerContext<z.output<typeof payload>>;
@@ -68,6 +72,16 @@ export function kinds(env: KindsEnv) {
         await effect(context);
         const order = await callOutside(env, context, context.signal);
         if (order !== "ok") throw new Error(`unexpected order ${order}`);
+      },
+    }),
+    // The same with a timeout that leaves room for a short budget, and fewer crashes.
+    defineJob({
+      ...policy,
+      kind: "brief",
+      timeout: "1s",
+      maxCrashes: 2,
+      async run(context) {
+        await obey(env, context, await callOutside(env, context, context.signal));
       },
     }),
     // Writes and nothing else.
@@ -120,6 +134,12 @@ async function obey(env: KindsEnv, context: Context, order: Order): Promise<void
     case "forget-fetch":
       void callOutside(env, context, null, true).catch(() => {});
       return effect(context);
+    case "fill-heap": {
+      const kept: unknown[] = [];
+      for (let i = 0; ; i++) kept.push({ i, text: `${i}`.repeat(20), list: [i, i + 1] });
+    }
+    case "block":
+      for (;;);
     default:
       order satisfies never;
       throw new Error(`unknown order ${JSON.stringify(order)}`);
