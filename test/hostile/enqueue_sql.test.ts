@@ -208,7 +208,7 @@ describe("an enqueue-only role", () => {
       const { untouched } = await canary(world);
       let stored = 0;
       let clean = true;
-      await tryOut({ usual: 1_000 }, requestText, async (request) => {
+      await tryOut({ usual: 800 }, requestText, async (request) => {
         if (!clean) await forget(world);
         clean = false;
         const answer = await ask<{ i: number; type: string; job_id: string | null }>(
@@ -238,7 +238,7 @@ describe("an enqueue-only role", () => {
         stored += fresh.length;
       });
       console.log(`  of them stored: ${stored}`);
-      expect(stored).toBeGreaterThan(runsOf(1_000) / 20);
+      expect(stored).toBeGreaterThan(runsOf(800) / 20);
       await untouched();
     },
     timeFor(1_000),
@@ -251,7 +251,7 @@ describe("an enqueue-only role", () => {
       const { untouched } = await canary(world);
       let clean = true;
       const inputs = fc.tuple(kindText, payloadText, fc.option(instantText), fc.option(instantText));
-      await tryOut({ usual: 700 }, inputs, async (values) => {
+      await tryOut({ usual: 500 }, inputs, async (values) => {
         if (!clean) await forget(world);
         clean = false;
         const answer = await ask<{ job_id: string; type: string }>(

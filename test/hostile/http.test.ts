@@ -133,7 +133,7 @@ describe("the HTTP API under hostile requests", () => {
       await claimer.register();
       let stored = 0;
       await bombard(claimer, {
-        usual: 400,
+        usual: 250,
         lines: [],
         async after(verbs, answer) {
           const before = stored;
@@ -148,7 +148,7 @@ describe("the HTTP API under hostile requests", () => {
       expect(await world.locks()).toBe(0);
       await untouched();
     },
-    timeFor(1_000),
+    timeFor(800),
   );
 
   it.each([

@@ -198,7 +198,7 @@ it(
     await lab.enqueue("plain", ["sentinel"]);
     const ours = new Map<number, number>();
     let runtimes = 0;
-    await tryOut({ usual: 150 }, input, async ({ verb, path, lines, content }) => {
+    await tryOut({ usual: 100 }, input, async ({ verb, path, lines, content }) => {
       const head = [`${verb} ${path} HTTP/1.1`, `host: ${url.host}`, "connection: close", ...lines];
       const answer = await exchange(url, Buffer.from(`${head.join("\r\n")}\r\n\r\n${content}`, "latin1"));
       // Ours say so in a header; the runtime's own refusals have a shape of their own.
