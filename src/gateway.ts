@@ -20,7 +20,7 @@ import type { Firing, ScheduleRow } from "./schedule.ts";
 export interface WakeAnswer {
   /** The number of this deployment's kinds, null while the database does not know their digest. */
   readonly revision: number | null;
-  /** A newer deployment that has changed or dropped a kind or schedule of this one, null without any. */
+  /** A newer deployment that has changed a kind or schedule of this one, null without any. */
   readonly supersededBy: number | null;
   readonly ready: boolean;
   readonly suspects: boolean;

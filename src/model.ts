@@ -189,9 +189,9 @@ export interface InvocationReport {
   /** The number of this deployment in the database; null where the invocation did not get that far. */
   readonly revision: number | null;
   /**
-   * A newer deployment that has changed or dropped a kind or schedule of this one, null without any. What it enqueues is
-   * skipped here as `newer-revision`. Passes by itself during a deploy; after a rollback an operator says so:
-   * `select pgclaim.use_revision_v1(<revision>)`.
+   * A newer deployment that has changed a kind of this one, or changed or dropped a schedule, null without any. What it
+   * enqueues is skipped here as `newer-revision`. Passes by itself during a deploy; after a rollback somebody with the run
+   * role says so: `select pgclaim.use_revision_v1(<revision>)`.
    */
   readonly supersededBy: number | null;
   /** Schedules fired, see {@link FiredSchedule}. */

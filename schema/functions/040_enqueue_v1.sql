@@ -106,10 +106,8 @@ begin
     request := jsonb_set(request, '{jobs}', (
       select jsonb_agg(
         e.v
-          - array_remove(array[
-            case when (e.v ->> 'runAt')::timestamptz < clock then 'runAt' end,
-            case when (e.v ->> 'delayMs')::float8 < 0 then 'delayMs' end
-          ], null)
+          || case when (e.v ->> 'runAt')::timestamptz < clock then jsonb_build_object('runAt', clock) else '{}' end
+          || case when (e.v ->> 'delayMs')::float8 < 0 then jsonb_build_object('delayMs', 0) else '{}' end
           || case when (e.v ->> 'deadlineAt')::timestamptz < clock then jsonb_build_object('deadlineAt', clock) else '{}' end
         order by e.o
       )

@@ -2,7 +2,7 @@
 -- Argument: {"digest": text, "queues": [text], "schedules"?: [text] (the definitions the caller has), "reapSlice", "dueSlice",
 --           "gateSlice", "cancelSlice", "pruneSlice": integer, "historyMs": integer | null}
 -- Answers:  {"revision": integer | null (unknown digest), "supersededBy": integer | null (a newer
---           deployment that has changed or dropped a kind or schedule of this one), "ready": boolean, "suspects": boolean, "crashed": integer,
+--           deployment that has changed a kind or a schedule of this one, or dropped a schedule), "ready": boolean, "suspects": boolean, "crashed": integer,
 --           "promoted": integer, "pruned": integer, "faults": [{"step", "sqlstate"}],
 --           "schedules": [{"name", "definition", "nextAt", "fresh"}, ...] (due ones), "now": timestamptz}
 -- "Is anything due" comes first and each housekeeping step stands in a sub-block of its own: housekeeping must never be

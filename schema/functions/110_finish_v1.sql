@@ -131,9 +131,10 @@ begin
   -- History in the order in which the jobs ran: of a key by place, which need not be the order of ids.
   with gone as (
     delete from pgclaim.job j
-    using unnest(ids, ns, outcomes) u(id, n, o)
+    using unnest(ids, ns, outcomes, errors) u(id, n, o, err)
     where j.id = u.id and u.o in ('done', 'cancelled')
-    returning j.id, j.kind, j.queue, u.o, u.n, j.failures, j.run_at, j.enqueued_at, j.last_error, j.payload,
+    returning j.id, j.kind, j.queue, u.o, u.n, j.failures, j.run_at, j.enqueued_at, coalesce(u.err, j.last_error) as last_error,
+      j.payload,
       j.ordering_key, j.place, j.deadline_at
   )
   insert into pgclaim.history (

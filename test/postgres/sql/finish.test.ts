@@ -425,7 +425,7 @@ describe("jobs enqueued with finish", () => {
   it.each([
     ["an unknown kind", { kind: "nobody", payload: {} }, "PC002"],
     ["a payload over the limit", { kind: "b", payload: "x".repeat(1_048_577) }, "PC003"],
-    ["an instant that is none", { kind: "b", payload: {}, runAt: "soonish" }, "22007"],
+    ["an instant that is none", { kind: "b", payload: {}, runAt: "soonish" }, "PC003"],
   ])("that are refused for %s fail their own handler alone, and leave nothing behind", async (_, refused, code) => {
     const world = await install();
     await enqueue(world.sql, 3);
