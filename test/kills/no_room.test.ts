@@ -4,7 +4,7 @@
 
 import fs from "node:fs";
 import path from "node:path";
-import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished } from "vitest";
+import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from "vitest";
 import { defineJob } from "../../src/index.ts";
 import {
   drain,
@@ -25,6 +25,8 @@ import { eventually } from "../support/gate.ts";
 import { setup, transports, type World } from "../support/world.ts";
 import { type OwnServer, ownServer, setting } from "./server.ts";
 import { type TinyFilesystem, tinyFilesystem } from "./tiny_filesystem.ts";
+
+vi.setConfig({ testTimeout: 90_000 }); // a busy machine has room
 
 const boundMs = 15_000;
 /** Where nobody can settle, how long it is tried decides how long the test takes. */

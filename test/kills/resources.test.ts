@@ -7,13 +7,15 @@
 
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { effectTable, expectWhole, invoke, makeDue, upTo } from "../support/engine.ts";
 import { endsWithin, eventually, gate } from "../support/gate.ts";
 import { setup, type TransportName, transports, type World } from "../support/world.ts";
 import { expectClean, namesOf, never, setupLab, soonMs, type WorkerSettings } from "../workerd/support.ts";
 import { victimKind } from "./process.ts";
 import { startVictim } from "./victim.ts";
+
+vi.setConfig({ testTimeout: 120_000 }); // a busy machine has room
 
 /** Of the kind of the poison. */
 const maxCrashes = 2;

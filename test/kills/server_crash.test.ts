@@ -2,12 +2,14 @@
 // and its WAL writer is stopped (SIGSTOP), so that nothing reaches the disk that nobody insists on. The fence insists.
 // The same history with a fence that does not is run as well: it must grant a number twice, or this test proves nothing.
 
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { drain, effects, effectTable, expectWhole, invoke, upTo } from "../support/engine.ts";
 import { setup, transports, type World } from "../support/world.ts";
 import { type Start, victimKind } from "./process.ts";
 import { backgroundPid, type OwnServer, ownServer, type Stop } from "./server.ts";
 import { startVictim } from "./victim.ts";
+
+vi.setConfig({ testTimeout: 60_000 }); // a busy machine has room
 
 let own: OwnServer;
 beforeAll(async () => {

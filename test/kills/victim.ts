@@ -4,6 +4,7 @@ import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { onTestFinished } from "vitest";
+import { deathwatch } from "../../scripts/world/deathwatch.ts";
 import type { InvocationReport } from "../../src/index.ts";
 import { endsWithin } from "../support/gate.ts";
 import type { TransportName, World } from "../support/world.ts";
@@ -44,6 +45,8 @@ export function startVictim(world: World, transport: TransportName, options: Vic
     { stdio: ["ignore", "pipe", "pipe"] },
   );
   onTestFinished(() => void child.kill("SIGKILL"));
+  // One that blocks its loop would not notice that the test is gone.
+  if (child.pid !== undefined) child.once("exit", deathwatch({ pid: child.pid, signal: "TERM" }));
   const starts: Start[] = [];
   const looks = new Set<() => void>();
   let report: InvocationReport | null = null;

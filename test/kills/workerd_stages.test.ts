@@ -2,7 +2,7 @@
 // is committed, while it was called over HTTP, and with two isolates under way in the one process. And a server restarted
 // under workerd, whose isolates live on.
 
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { endsWithin, eventually, gate } from "../support/gate.ts";
 import {
   expectAllDone,
@@ -16,6 +16,8 @@ import {
   type WorkerSettings,
 } from "../workerd/support.ts";
 import { type OwnServer, ownServer } from "./server.ts";
+
+vi.setConfig({ testTimeout: 60_000 }); // a busy machine has room
 
 /** Nothing in here ends by itself within a test. */
 const longLimits: WorkerSettings = {

@@ -48,7 +48,7 @@ const extraMs = 60_000;
 const backlog = 80;
 const drainLimitMs = 120_000;
 /** Poisons at most: each ends three processes. */
-const poisonEveryMs = 20_000;
+const poisonEveryMs = 30_000;
 const keys = 8;
 const names = 6;
 const levels = ["read committed", "repeatable read", "serializable"] as const;

@@ -183,7 +183,7 @@ async function takeSlot({ tx }: Context, tenant: string): Promise<void> {
 export const soakOptions = {
   batch: 6,
   concurrency: 6,
-  budget: { http: "6s", cron: "6s" },
+  budget: { http: "8s", cron: "8s" },
   limits: {
     connect: "2s",
     oneShot: "2s",
@@ -199,7 +199,7 @@ export const soakOptions = {
 } as const;
 
 /** Budget, two connects, a message, a settle, a one-shot and a close to their limits; and what a busy machine adds. */
-export const invocationBoundMs = 6_000 + 4_000 + 2_000 + 3_000 + 2_000 + 300 + 15_000;
+export const invocationBoundMs = 8_000 + 4_000 + 2_000 + 3_000 + 2_000 + 300 + 15_000;
 
 /** What is told of one invocation. */
 export interface Told {

@@ -30,7 +30,7 @@ await Promise.all(
     while (!over) {
       const { claimed, done, crashed, totalMs, ticks, error } = await claimer.invoke(
         { type: "manual" },
-        { budget: "6s" },
+        { budget: "8s" },
       );
       const told: Told = {
         claimed,
