@@ -124,7 +124,7 @@ describe("without a rule the simulation finds a history that breaks", () => {
         await lane.alter(where, without);
         const { failures, histories } = await explore(lane, cast, plans, {
           until: Number.POSITIVE_INFINITY,
-          failures: 20,
+          failures: 3,
         });
         const [shortest] = failures.toSorted((a, b) => a.trace.length - b.trace.length);
         expect(shortest, `${histories} histories found nothing`).toBeDefined();
