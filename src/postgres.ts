@@ -260,6 +260,9 @@ async function enqueueOn(client: CallerClient, statement: string, argument: stri
   }
 }
 
+/** What a handler may have left in the session, which a pooler hands to others: no savepoint undoes it. */
+const leftovers = ["unlisten *", "deallocate all", "discard temp", "select pg_advisory_unlock_all()"];
+
 /** Where the session stands, so that a late event of a closed client is no news. */
 type Phase = "new" | "open" | "closing" | "closed";
 
@@ -386,6 +389,7 @@ class PostgresSession implements Session {
         "reset session authorization",
         "reset role",
         "reset all",
+        ...leftovers,
         ...this.#setLocal(this.#options.limits.messageMs),
         // A transaction made read only cannot be made writable again; undone with its turn, it harms nobody else.
         `select ${this.#fn("require_read_committed")}()`,
@@ -401,6 +405,7 @@ class PostgresSession implements Session {
     await this.#send(
       [
         "rollback to savepoint pgclaim_turn",
+        ...leftovers,
         "release savepoint pgclaim_turn",
         ...(turn.next === null ? [] : this.#openTurn(turn.next)),
       ],

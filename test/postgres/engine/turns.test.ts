@@ -168,6 +168,44 @@ describe.each(transports)("a turn over %s", (transport) => {
     for (const { what } of seen) expect(what).toEqual(first?.what);
   });
 
+  it.each(["done", "throws"])(
+    "leaves nothing of a handler that %s in the session: no LISTEN, statement, table or lock",
+    async (how) => {
+      const world = await setup();
+      const found: Record<string, unknown>[] = [];
+      const look = `select (select count(*) from pg_prepared_statements)::integer as statements,
+      (select count(*) from pg_listening_channels())::integer as channels,
+      (select count(*) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+       where n.oid = pg_my_temp_schema() and c.relkind = 'r')::integer as tables,
+      (select count(*) from pg_locks l where l.pid = pg_backend_pid() and l.locktype = 'advisory' and l.objsubid = 1
+       and ((l.classid::bigint << 32) | l.objid::bigint) = 4711)::integer as locks`;
+      const job = defineJob({
+        kind: "a",
+        payload: numbered,
+        async run({ payload, tx }) {
+          if (payload.n === 2) {
+            found.push(...(await tx.query(look)).rows);
+            return;
+          }
+          await tx.query("prepare mine as select 1");
+          await tx.query("listen mine");
+          await tx.query("create temp table mine (n integer)");
+          await tx.query("select pg_advisory_lock(4711)");
+          found.push(...(await tx.query(look)).rows);
+          if (how === "throws") throw new Error("no");
+        },
+      });
+      const claimer = world.claimer(transport, { jobs: [job], concurrency: 1 });
+      await claimer.enqueueMany(job, [{ n: 1 }, { n: 2 }]);
+      await invoke(claimer);
+      expect(found).toEqual([
+        // LISTEN begins with the COMMIT.
+        { statements: 1, channels: 0, tables: 1, locks: 1 },
+        { statements: 0, channels: 0, tables: 0, locks: 0 },
+      ]);
+    },
+  );
+
   it("refuses transaction control in every disguise, and commits nothing of the handler that tried", async () => {
     const disguises = [
       "commit",
