@@ -49,6 +49,11 @@ export class Backends {
     return backend;
   }
 
+  /** Returns when the server has dealt with everything sent to it so far, or is gone. */
+  async ready({ client, gone }: Backend): Promise<void> {
+    await Promise.race([client.query(""), gone]).catch(() => {});
+  }
+
   /** Its transaction is over. */
   give(backend: Backend): void {
     this.#idle.push(backend);

@@ -493,7 +493,9 @@ export class Stage {
         value = answer;
         inFlight.answered = true;
       },
-      (thrown: unknown) => {
+      async (thrown: unknown) => {
+        // The server says what is wrong first and gives the locks back then: only when it is ready is the step over.
+        if (backend !== null) await this.backends.ready(backend);
         error = thrown;
         failed = true;
         inFlight.answered = true;
