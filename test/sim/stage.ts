@@ -465,7 +465,7 @@ export class Stage {
   /** Sends a step and takes note of its answer. */
   async #execute(step: Step): Promise<InFlight> {
     const { session } = step;
-    const backend = session?.backend ?? (step.needsBackend ? await this.backends.take() : null);
+    const backend = session?.backend ?? (step.needsBackend ? await this.backends.take("one-shot") : null);
     let value: unknown;
     let error: unknown = null;
     let failed = false;
