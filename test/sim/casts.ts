@@ -158,7 +158,7 @@ export const casts: readonly Cast[] = [
   {
     name: "two jobs of a key, one by one, one enqueued",
     faults: 1,
-    ci: 0,
+    ci: null,
     kinds: [keyed],
     jobs: [key("j1"), key("j2"), key("j3", { by: "E" })],
     invocations: two,

@@ -107,7 +107,7 @@ export class Lane {
     this.#isolates = isolates;
   }
 
-  static async open(): Promise<Lane> {
+  static async open(killOneIn = 10): Promise<Lane> {
     const world = await setup();
     // Whatever else looked at these tables would make a step wait that nobody of the history holds up.
     for (const table of ["job", "attempt", "tick", "history", "recheck"])
@@ -121,7 +121,7 @@ export class Lane {
     ]);
     await world.sql.query(resetFunction);
     await world.sql.query(snapshotFunction);
-    const backends = await Backends.open(world.url);
+    const backends = await Backends.open(world.url, killOneIn);
     // The latch is module state: an isolate of its own is a module graph of its own.
     const isolates: CreateClaimer[] = [];
     for (let i = 0; i < 4; i++) {
@@ -292,7 +292,7 @@ export class Lane {
     const jobs = cast.jobs.filter(({ by }) => by === name);
     const held: Footprint = new Set(jobs.flatMap((job) => [...resourcesOf(job)]));
     const session = new StagedClient(stage, actor);
-    await session.connect();
+    await session.connect("caller");
     const client = {
       query: async (text: string, values: unknown[] = []) => ({
         rows: (await session.run({ verb: "enqueue", text, values, footprint: "local" })).rows,

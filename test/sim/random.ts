@@ -79,7 +79,7 @@ export async function playSeed(
   const fault = (step: Step): Fault | null => {
     const known = decided.get(step);
     if (known !== undefined) return known;
-    const may = /^[A-E]/.test(step.actor.name) ? (faultsOf[step.verb] ?? []) : [];
+    const may = /^[A-E]$/.test(step.actor.name) ? (faultsOf[step.verb] ?? []) : [];
     const strikes = left > 0 && may.length > 0 && random() < 0.06;
     const chosen = strikes ? (may[Math.floor(random() * may.length)] ?? null) : null;
     if (chosen !== null) left--;

@@ -465,7 +465,7 @@ export class Stage {
   /** Sends a step and takes note of its answer. */
   async #execute(step: Step): Promise<InFlight> {
     const { session } = step;
-    const backend = session?.backend ?? (step.needsBackend ? await this.backends.take() : null);
+    const backend = session?.backend ?? (step.needsBackend ? await this.backends.take("one-shot") : null);
     let value: unknown;
     let error: unknown = null;
     let failed = false;
@@ -493,7 +493,9 @@ export class Stage {
         value = answer;
         inFlight.answered = true;
       },
-      (thrown: unknown) => {
+      async (thrown: unknown) => {
+        // The server says what is wrong first and gives the locks back then: only when it is ready is the step over.
+        if (backend !== null) await this.backends.ready(backend);
         error = thrown;
         failed = true;
         inFlight.answered = true;

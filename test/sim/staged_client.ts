@@ -1,7 +1,7 @@
 // The session of an actor as the driver's client looks to the engine, on a real backend: each message is a step.
 
 import pg from "pg";
-import type { Backend } from "./backends.ts";
+import type { Backend, Role } from "./backends.ts";
 import { type Footprint, union } from "./independence.ts";
 import { type Actor, ConnectionLost, type Stage, type Verb } from "./stage.ts";
 
@@ -58,8 +58,8 @@ export class StagedClient {
     return this.#open && !this.#aborted ? this.#held : "local";
   }
 
-  async connect(): Promise<void> {
-    this.#backend = await this.#stage.backends.take();
+  async connect(role: Role = "session"): Promise<void> {
+    this.#backend = await this.#stage.backends.take(role);
     this.#stage.sessions.add(this);
     this.#stage.everySession.push(this);
   }
@@ -218,19 +218,20 @@ export class StagedClient {
   }
 
   /** The server's end. */
-  async kill(): Promise<void> {
+  async kill(busy = false): Promise<void> {
     const backend = this.#backend;
     if (backend === null) return;
     this.#backend = null;
     this.#stage.sessions.delete(this);
-    await this.#stage.backends.kill(backend);
+    if (busy) await this.#stage.backends.kill(backend);
+    else await this.#stage.backends.end(backend);
     this.#over();
   }
 
   async abandon(stuck: boolean): Promise<void> {
     const backend = this.#backend;
     if (backend === null) return;
-    if (stuck) return this.kill();
+    if (stuck) return this.kill(true);
     if (this.#open) await backend.client.query("rollback");
     this.#over();
     this.#backend = null;
