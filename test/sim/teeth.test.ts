@@ -92,7 +92,7 @@ const teeth: readonly Tooth[] = [
   {
     rule: "finish takes the gates of what it ends (B2)",
     where: "pgclaim.finish_v1(jsonb)",
-    without: [["perform pgclaim.lock_gates(gates);", ""]],
+    without: [["pgclaim.lock_gates(gates, array(", "coalesce('{}'::text[], array("]],
     history: "one invocation, a key, one enqueued | no fault",
     says: /not drained/,
   },
