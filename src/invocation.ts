@@ -241,7 +241,10 @@ class Invocation {
     for (;;) {
       const handled = this.#handled();
       const left = plan.until - this.#options.clock.now();
-      const fits = handled.filter(({ policy }) => policy.timeoutMs <= left).map(({ kind }) => kind);
+      // What the last tick needed before its first handler; else a late one would claim, fence and hand all of it back.
+      const last = this.#notes.ticks.at(-1);
+      const setUpMs = last === undefined ? 0 : last.claimMs + last.fenceMs;
+      const fits = handled.filter(({ policy }) => policy.timeoutMs + setUpMs <= left).map(({ kind }) => kind);
       if (fits.length === 0 && handled.length > 0) return "budget";
       const session = await this.#openSession();
       const now = this.#options.clock.now();

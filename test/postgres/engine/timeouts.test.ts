@@ -3,6 +3,7 @@
 
 import { beforeEach, describe, expect, it } from "vitest";
 import * as z from "zod";
+import { systemClock } from "../../../src/clock.ts";
 import { type createClaimer, defineJob, done, type JobDefinition } from "../../../src/index.ts";
 import {
   effect,
@@ -366,6 +367,41 @@ describe.each(transports)("the budget over %s", (transport) => {
       await world.rows("select distinct state, attempt, failures from pgclaim.job where payload ->> 'n' > '4'"),
     ).toEqual([{ state: "ready", attempt: 1, failures: 0 }]);
     expect(await world.locks()).toBe(0);
+  });
+
+  it("claims nothing that would be handed back, for what the last tick needed before its first handler", async () => {
+    const world = await setup();
+    const made = await wire(world, transport);
+    let aheadMs = 0;
+    const clock = { ...systemClock, now: () => systemClock.now() + aheadMs };
+    const job = defineJob({
+      kind: "long",
+      payload: numbered,
+      timeout: "20s",
+      run() {
+        aheadMs += 15_000;
+      },
+    });
+    const claimer = made.claimer({ jobs: [job], batch: 1, clock, limits: { ...quick, reserve: "1s", oneShot: "60s" } });
+    await claimer.enqueueMany(job, [{ n: 1 }, { n: 2 }]);
+    const held = gate();
+    const { fired } = made.breakOneShot({ contains: "fence_v1", at: "after", how: { hold: held.promise } });
+    const running = invoke(claimer, { budget: "58s" });
+    await fired;
+    aheadMs += 10_000;
+    held.open();
+    // 57 s less 10 s for the fence and 15 s for the handler leave 32 s: enough for 20 s behind another such fence.
+    expect(await running).toMatchObject({ done: 2, released: 0 });
+    await claimer.enqueueMany(job, [{ n: 3 }, { n: 4 }]);
+    const slow = gate();
+    const again = made.breakOneShot({ contains: "fence_v1", at: "after", how: { hold: slow.promise } });
+    const late = invoke(claimer, { budget: "50s" });
+    await again.fired;
+    aheadMs += 10_000;
+    slow.open();
+    // 49 s less 10 s and 15 s: 24 s are left, of which another such fence would leave 14.
+    expect(await late).toMatchObject({ ended: "budget", done: 1, released: 0 });
+    expect(await world.rows("select attempt from pgclaim.job")).toEqual([{ attempt: 0 }]);
   });
 
   it("ends hard: a handler whose turn comes too late is handed back uncharged, and the done ones commit", async () => {
