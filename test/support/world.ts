@@ -131,6 +131,18 @@ export async function setup({ adminUrl, template }: TestServer = sharedServer())
   return world;
 }
 
+/** Whether claimers reach the server through PgBouncer: what looks at their own connections has nothing to see then. */
+export const isPooled = (process.env.PGCLAIM_TEST_POOLER ?? "") !== "";
+
+/** Connections of others to this database. Those that a pooler keeps between two transactions do not count. */
+export function connections(world: Pick<World, "value">): Promise<number> {
+  return world.value(
+    `select count(*)::integer from pg_stat_activity
+     where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
+       ${isPooled ? "and state <> 'idle'" : ""}`,
+  );
+}
+
 /**
  * Where a claimer connects: a PgBouncer where PGCLAIM_TEST_POOLER asks for one, else the server. What the test does itself,
  * by `sql` and `connect`, is always direct: it looks at sessions and ends them.

@@ -20,7 +20,7 @@ import {
 } from "../../support/engine.ts";
 import { eventually, gate } from "../../support/gate.ts";
 import { startRunner } from "../../support/process.ts";
-import { setup, transports } from "../../support/world.ts";
+import { connections, setup, transports } from "../../support/world.ts";
 
 beforeEach(() => watchUnhandled());
 
@@ -195,11 +195,5 @@ async function heldSender(world: Awaited<ReturnType<typeof setup>>) {
 
 /** Until whatever was held has run and gone. */
 async function noOneShots(world: Awaited<ReturnType<typeof setup>>): Promise<void> {
-  await eventually(async () => {
-    expect(
-      await world.value(
-        "select count(*)::integer from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'",
-      ),
-    ).toBe(0);
-  });
+  await eventually(async () => expect(await connections(world)).toBe(0));
 }

@@ -22,7 +22,7 @@ import {
   workTick,
 } from "../../support/engine.ts";
 import { endsWithin, eventually, gate } from "../../support/gate.ts";
-import { setup, transports, type World } from "../../support/world.ts";
+import { connections, setup, transports, type World } from "../../support/world.ts";
 
 beforeEach(() => watchUnhandled());
 
@@ -149,13 +149,7 @@ describe.each(transports)("a terminated backend over %s", (transport) => {
     net.breakSession({ contains: "finish_v1", at: "before", how: "reset" });
     expect(workTick(await invoke(claimer)).fate).toBe("lost");
     await drain(world, claimer, [1, 2]);
-    await eventually(async () => {
-      expect(
-        await world.value(
-          "select count(*)::integer from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'",
-        ),
-      ).toBe(0);
-    });
+    await eventually(async () => expect(await connections(world)).toBe(0));
   });
 });
 

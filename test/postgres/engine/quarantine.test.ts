@@ -18,7 +18,7 @@ import {
 } from "../../support/engine.ts";
 import { eventually } from "../../support/gate.ts";
 import { startRunner } from "../../support/process.ts";
-import { setup, transports, type World } from "../../support/world.ts";
+import { isPooled, setup, transports, type World } from "../../support/world.ts";
 
 beforeEach(() => watchUnhandled());
 
@@ -167,37 +167,41 @@ describe.each(transports)("suspects over %s", (transport) => {
     expect(await world.rows("select suspect, failures from pgclaim.job")).toEqual([{ suspect: false, failures: 1 }]);
   });
 
-  it("are what a job becomes that was interrupted five times in a row, and it runs alone uncharged", async () => {
-    const world = await setup();
-    await effectTable(world);
-    const job = defineJob({
-      kind: "unlucky",
-      payload: numbered,
-      async run({ payload: { n }, tx, signal, job: { attempt } }) {
-        // Its own transaction is not to blame: the backend is ended from outside, in nobody's turn.
-        if (attempt <= 5) {
-          const aborted = new Promise<void>((resolve) => {
-            signal.addEventListener("abort", () => resolve(), { once: true });
-          });
-          await world.sql.query(
-            "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())",
-          );
-          await aborted;
-        }
-        await tx.query("insert into effect values ($1)", [n]);
-      },
-    });
-    const claimer = world.claimer(transport, { jobs: [job] });
-    await claimer.enqueue(job, { n: 1 });
-    for (const n of upTo(5)) {
-      expect(await world.value("select suspect from pgclaim.job")).toBe(false);
-      expect(await invoke(claimer)).toMatchObject({ ended: "error", crashed: 0 });
-      expect((await attempts(world)).at(-1)).toBe(`1:${n} interrupted`);
-    }
-    expect(await world.value("select suspect from pgclaim.job")).toBe(true);
-    const report = await invoke(claimer);
-    expect(report).toMatchObject({ done: 1, crashed: 0 });
-    expect(workTick(report).quarantined).toBe(true);
-    await expectWhole(world, { effects: [1] });
-  });
+  // Through a pooler the client may hear of its end before the backend has given its locks back: then the next one counts.
+  it.skipIf(isPooled)(
+    "are what a job becomes that was interrupted five times in a row, and it runs alone uncharged",
+    async () => {
+      const world = await setup();
+      await effectTable(world);
+      const job = defineJob({
+        kind: "unlucky",
+        payload: numbered,
+        async run({ payload: { n }, tx, signal, job: { attempt } }) {
+          // Its own transaction is not to blame: the backend is ended from outside, in nobody's turn.
+          if (attempt <= 5) {
+            const aborted = new Promise<void>((resolve) => {
+              signal.addEventListener("abort", () => resolve(), { once: true });
+            });
+            await world.sql.query(
+              "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())",
+            );
+            await aborted;
+          }
+          await tx.query("insert into effect values ($1)", [n]);
+        },
+      });
+      const claimer = world.claimer(transport, { jobs: [job] });
+      await claimer.enqueue(job, { n: 1 });
+      for (const n of upTo(5)) {
+        expect(await world.value("select suspect from pgclaim.job")).toBe(false);
+        expect(await invoke(claimer)).toMatchObject({ ended: "error", crashed: 0 });
+        expect((await attempts(world)).at(-1)).toBe(`1:${n} interrupted`);
+      }
+      expect(await world.value("select suspect from pgclaim.job")).toBe(true);
+      const report = await invoke(claimer);
+      expect(report).toMatchObject({ done: 1, crashed: 0 });
+      expect(workTick(report).quarantined).toBe(true);
+      await expectWhole(world, { effects: [1] });
+    },
+  );
 });

@@ -29,7 +29,7 @@ import {
   workTick,
 } from "../../support/engine.ts";
 import { endsWithin, eventually, gate } from "../../support/gate.ts";
-import { setup, type TransportName, transports, type World } from "../../support/world.ts";
+import { connections, setup, type TransportName, transports, type World } from "../../support/world.ts";
 
 beforeEach(() => watchUnhandled());
 
@@ -312,10 +312,7 @@ describe.each(transports)("rule 8 over %s", (transport) => {
     const world = await setup();
     const { claimer } = await jobs(world, transport, 2);
     const net = await wire(world, transport);
-    const open = () =>
-      world.value(
-        "select count(*)::integer from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'",
-      );
+    const open = () => connections(world);
     net.breakSession({ contains: "claim_v1", at: "after", how: "reset", times: 2 });
     expect(await invoke(net.claimer({ jobs: [plain()] }))).toMatchObject({ ended: "error" });
     await eventually(async () => expect(await open()).toBe(0), 2_000);
