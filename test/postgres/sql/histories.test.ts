@@ -265,6 +265,33 @@ describe("a healthy suspect", () => {
     expect(await attempts(world.sql, id)).toMatchObject([{}, { outcome: "crashed", quarantined: true }]);
   });
 
+  // That nothing else runs in its isolate is the latch's work, which is TypeScript; here is what it is for.
+  it.each(["after it", "before it", "before it, in a tick that was lost, whose handler went on"])(
+    "would be charged if a killer ran in the same isolate, started %s",
+    async (order) => {
+      const world = await install([QUICK]);
+      const id = await aSuspect(world);
+      const killer = await enqueueOne(world.sql);
+      const suspect = () => claimer(world, { quarantined: true });
+      const others = () => claimer(world);
+      const [first, second] =
+        order === "after it" ? [await suspect(), await others()] : [await others(), await suspect()];
+      const [quarantined, normal] = order === "after it" ? [first, second] : [second, first];
+      expect([ids(quarantined.jobs), ids(normal.jobs)]).toEqual([[id], [killer]]);
+      await fence(world.sql, normal);
+      if (order.includes("lost")) {
+        await kill(world, normal.pid);
+        await settle(world.sql, normal);
+      }
+      await fence(world.sql, { ...quarantined, quarantined: true });
+      // One process, so both go at once.
+      if (!order.includes("lost")) await kill(world, normal.pid);
+      await kill(world, quarantined.pid);
+      await reap(world.sql);
+      expect(await attempts(world.sql, id)).toMatchObject([{}, { outcome: "crashed", quarantined: true }]);
+    },
+  );
+
   it("is not charged when settle comes before its fence", async () => {
     const world = await install([QUICK]);
     const id = await aSuspect(world);
