@@ -1,12 +1,24 @@
-// Adds up what the test runs reported, and says it in one line. A run that left no report counts as a failure.
+// Adds up what the test runs reported, and says it in one line. A run that left no report, or one that failed without a failed
+// test (a file that does not load), counts as a failure.
+// Arguments: the folder of the reports; how many steps without a report have failed; the names of the runs.
 
-import { readdirSync, readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
-const folder = process.argv[2];
-const reports = readdirSync(folder).map((name) => JSON.parse(readFileSync(join(folder, name), "utf8")));
-const sum = (of) => reports.reduce((total, report) => total + of(report), 0);
-const passed = sum((report) => report.numPassedTests);
-const skipped = sum((report) => report.numPendingTests + report.numTodoTests);
-const failed = sum((report) => report.numFailedTests) + (reports.length === 0 ? 1 : 0);
-console.log(`${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ""}`);
+const [folder, otherSteps, ...names] = process.argv.slice(2);
+let [passed, skipped, failed] = [0, 0, Number(otherSteps)];
+for (const name of names) {
+  const file = join(folder, `${name}.json`);
+  if (!existsSync(file)) {
+    console.log(`${name}: no report`);
+    failed++;
+    continue;
+  }
+  const report = JSON.parse(readFileSync(file, "utf8"));
+  passed += report.numPassedTests;
+  skipped += report.numPendingTests + report.numTodoTests;
+  failed += Math.max(report.numFailedTests, report.success && report.numPassedTests > 0 ? 0 : 1);
+}
+if (skipped > 0) console.log(`${skipped} skipped`);
+console.log(`${passed} passed, ${failed} failed`);
+process.exitCode = failed > 0 ? 1 : 0;

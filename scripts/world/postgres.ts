@@ -189,6 +189,8 @@ export async function resolveDatabase(
   const { env = process.env, ...rest } = options;
   const given = env.DATABASE_URL;
   if (given === undefined || given === "") return startPostgres(rest);
+  if (rest.major !== undefined)
+    throw new Error(`Postgres ${rest.major} was asked for, and DATABASE_URL names a server: unset one.`);
   if (!URL.canParse(given) || !/^postgres(ql)?:$/.test(new URL(given).protocol)) {
     throw new Error(
       "DATABASE_URL is not a Postgres connection string; expected postgresql://user:password@host:port/database. " +

@@ -251,6 +251,7 @@ describe("an enqueue-only role", () => {
       const { untouched } = await canary(world);
       let clean = true;
       const inputs = fc.tuple(kindText, payloadText, fc.option(instantText), fc.option(instantText));
+      let stored = 0;
       await tryOut({ usual: 500 }, inputs, async (values) => {
         if (!clean) await forget(world);
         clean = false;
@@ -273,7 +274,9 @@ describe("an enqueue-only role", () => {
             values[1],
           ]),
         ).toEqual([{ same: true }]);
+        stored++;
       });
+      expect(stored).toBeGreaterThan(runsOf(500) / 50);
       await untouched();
     },
     timeFor(700),

@@ -9,7 +9,11 @@ import type { World } from "../support/world.ts";
 const environment = process.env;
 
 /** Runs of each property; small in CI, PGCLAIM_FUZZ_RUNS=10000 by hand. */
-export const runsOf = (usual: number): number => Number(environment.PGCLAIM_FUZZ_RUNS ?? usual);
+export function runsOf(usual: number): number {
+  const runs = Number(environment.PGCLAIM_FUZZ_RUNS ?? usual);
+  if (Number.isInteger(runs) && runs >= 1) return runs;
+  throw new Error(`PGCLAIM_FUZZ_RUNS is "${environment.PGCLAIM_FUZZ_RUNS}"; expected a whole number from 1.`);
+}
 
 /** A test's time: a thousand inputs a second and more is normal, ten a second is a loaded machine. */
 export const timeFor = (usual: number): number => 30_000 + 100 * runsOf(usual);

@@ -13,6 +13,7 @@ import { endsWithin, eventually, gate } from "../support/gate.ts";
 import { setup, type TransportName, transports, type World } from "../support/world.ts";
 import { expectClean, namesOf, never, setupLab, soonMs, type WorkerSettings } from "../workerd/support.ts";
 import { victimKind } from "./process.ts";
+import { everyStage } from "./server.ts";
 import { startVictim } from "./victim.ts";
 
 vi.setConfig({ testTimeout: 120_000 }); // a busy machine has room
@@ -104,7 +105,7 @@ describe.each(harms)("a handler in workerd that does %s", (harm) => {
 });
 
 /** A blocked loop takes the server's limits three times over: once in CI. */
-const blocked = (transport: TransportName) => transport === "pg" || process.env.PGCLAIM_KILLS === "all";
+const blocked = (transport: TransportName) => transport === "pg" || everyStage;
 
 describe.each(transports)("a handler in Node over %s", (transport) => {
   it.each(harms.filter((harm) => harm !== "block" || blocked(transport)))(

@@ -7,6 +7,14 @@ import { migrate } from "../../src/cli/migrate.ts";
 import { eventually } from "../support/gate.ts";
 import type { TestServer, World } from "../support/world.ts";
 
+/** PGCLAIM_KILLS=all: every stage in every way; CI plays some. */
+export const everyStage = chosen(process.env.PGCLAIM_KILLS ?? "");
+
+function chosen(value: string): boolean {
+  if (value === "" || value === "all") return value === "all";
+  throw new Error(`PGCLAIM_KILLS is "${value}"; expected "all".`);
+}
+
 /** fast: clients are told. immediate (SIGQUIT) and kill (SIGKILL of the postmaster) are crashes: recovery from WAL. */
 export const stops = ["fast", "immediate", "kill"] as const;
 export type Stop = (typeof stops)[number];

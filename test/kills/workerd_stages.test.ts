@@ -15,7 +15,7 @@ import {
   soonMs,
   type WorkerSettings,
 } from "../workerd/support.ts";
-import { type OwnServer, ownServer } from "./server.ts";
+import { everyStage, type OwnServer, ownServer } from "./server.ts";
 
 vi.setConfig({ testTimeout: 60_000 }); // a busy machine has room
 
@@ -82,7 +82,7 @@ const stages: readonly Stage[] = [
 ];
 
 /** Called over HTTP an invocation is the same one, so that CI kills it at two stages only; PGCLAIM_KILLS=all at each. */
-const overHttp = stages.filter(({ what }) => process.env.PGCLAIM_KILLS === "all" || /connects|second one/.test(what));
+const overHttp = stages.filter(({ what }) => everyStage || /connects|second one/.test(what));
 const cases = [
   ["scheduled", stages],
   ["POST /api/trigger", overHttp],

@@ -385,8 +385,8 @@ if (process.argv[1] === import.meta.filename) {
   };
   const seconds = Number(value("--seconds") ?? Number(value("--minutes") ?? 30) * 60);
   const seed = Number(value("--seed") ?? Math.floor(Math.random() * 2 ** 31));
-  if (!Number.isFinite(seconds) || !Number.isFinite(seed))
-    throw new Error("--minutes, --seconds and --seed want numbers");
+  if (!(seconds > 0) || !Number.isFinite(seed) || process.argv.includes("--help"))
+    throw new Error("--minutes or --seconds (above 0, 30 minutes by default) and --seed want numbers");
   const rule = value("--sabotage");
   console.log(`soak of everything: ${seconds} s; again with: ${replay({ seconds, seed })}`);
   const { did, faults } = await soakEverything({

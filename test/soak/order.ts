@@ -401,6 +401,16 @@ async function runChild({ url, seed, death }: ChildArgument): Promise<void> {
   process.exit(0);
 }
 
+/** A load that did nothing proves nothing. */
+export const mustHappen = [
+  "jobs done",
+  "rolled back",
+  "backends killed",
+  "processes killed",
+  "attempts failed",
+  "audits of a key",
+] as const;
+
 /** Runs the soak in a database of its own on the development server, or the one DATABASE_URL names. */
 async function main(seconds: number, seed: number): Promise<void> {
   console.log(`order soak: ${seconds} s, seed ${seed}`);
@@ -413,7 +423,9 @@ async function main(seconds: number, seed: number): Promise<void> {
     const client = await connect(url);
     await migrate({ client });
     await client.end();
-    const { did, faults } = await soak({ url, seconds, seed });
+    const { did, faults: found } = await soak({ url, seconds, seed });
+    const missing = mustHappen.filter((what) => !((did[what] ?? 0) > 0)).map((what) => `nothing happened of: ${what}`);
+    const faults = [...found, ...missing];
     for (const [what, n] of Object.entries(did)) console.log(`${String(n).padStart(8)}  ${what}`);
     for (const fault of faults) console.log(`FAULT  ${fault}`);
     console.log(faults.length === 0 ? "Nothing inverted, lost, doubled, deadlocked or left behind." : `Seed ${seed}.`);
@@ -432,5 +444,12 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
   };
   const child = value("--child");
   if (child !== undefined) await runChild(JSON.parse(child));
-  else await main(Number(value("--seconds") ?? 60), Number(value("--seed") ?? Math.floor(Math.random() * 2 ** 31)));
+  else {
+    const [seconds, seed] = [
+      Number(value("--seconds") ?? 60),
+      Number(value("--seed") ?? Math.floor(Math.random() * 2 ** 31)),
+    ];
+    if (!(seconds > 0) || !Number.isFinite(seed)) throw new Error("--seconds and --seed want numbers, seconds above 0");
+    await main(seconds, seed);
+  }
 }

@@ -95,6 +95,9 @@ describe("a process killed while its handlers run", () => {
   });
 });
 
+if (isPooled)
+  console.warn("NOT RUN: suspects by interruption. Through a pooler it is another interruption that counts.");
+
 describe.each(transports)("suspects over %s", (transport) => {
   it("run one by one, after the normal work of the invocation", async () => {
     const world = await setup();

@@ -55,6 +55,22 @@ describe("a claim of a line", () => {
     ]);
   });
 
+  it("leaves a key alone whose lock somebody holds, and names it", async () => {
+    const world = await installOrdered();
+    await putMany(world, "x", 2);
+    await put(world.sql, "y", 3);
+    const holder = await world.connect();
+    await holder.query("begin");
+    await holder.query(
+      "select pg_advisory_xact_lock(pgclaim.name_key('order', 'k:x', i.seed)) from pgclaim.installation i",
+    );
+    expect((await runTick(world)).length).toBe(1);
+    expect(await finished(world.sql)).toEqual([3]);
+    await holder.query("rollback");
+    expect((await runTick(world)).length).toBe(2);
+    expect(await finished(world.sql)).toEqual([3, 1, 2]);
+  });
+
   it("holds the key once: another session gets nothing of the line and all of the other lines", async () => {
     const world = await installOrdered();
     await putMany(world, "x", 3);

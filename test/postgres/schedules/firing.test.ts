@@ -115,7 +115,7 @@ describe("an occurrence", () => {
 });
 
 describe("after an outage of the triggers", () => {
-  it.each(["all", "last", "none"] as const)("catches up exactly: %s", async (catchUp) => {
+  it.for(["all", "last", "none"] as const)("catches up exactly: %s", async (catchUp, { skip }) => {
     const world = await scheduledWorld([schedule("a", { catchUp, cron: "*/10 * * * *" })]);
     // The last six occurrences of a rule of each ten minutes, an hour before a whole hour and thus late by hours or more.
     const { rows } = await world.sql.query<{ at: Date }>(
@@ -128,7 +128,10 @@ describe("after an outage of the triggers", () => {
     const after = await minutesSince(world, since);
     const [last, lastAfter] = [before - (before % 10), after - (after % 10)];
     const found = (await occurrences(world, since)).a ?? [];
-    if (last !== lastAfter) return; // ten minutes began in between; the next run sees them whole
+    if (last !== lastAfter) {
+      console.warn("NOT RUN: catching up. Ten minutes began in the middle of it; the next run sees them whole.");
+      skip();
+    }
     const want = {
       all: range(0, last / 10).map((i) => i * 10),
       last: [last],
