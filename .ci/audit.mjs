@@ -21,10 +21,23 @@ export function verdict(output) {
       : "the registry gave no report";
     return { type: "notRun", why };
   }
-  const bad = Object.values(report.vulnerabilities ?? {}).filter(({ severity }) => /^(high|critical)$/.test(severity));
-  const other = counts.total - bad.length;
-  if (bad.length === 0) return { type: "clean", other };
-  return { type: "found", lines: bad.map(({ name, severity, range }) => `${severity}: ${name} ${range}`) };
+  const list = Object.values(report.vulnerabilities ?? {});
+  const bad = list.filter((entry) => /^(high|critical)$/.test(entry?.severity));
+  const lines = bad.map(({ name, severity, range }) => `${severity}: ${name} ${range}`);
+  const { high, critical, total } = counts;
+  const isCount = (value) => Number.isInteger(value) && value >= 0;
+  const counted = [high, critical].filter(isCount).reduce((sum, count) => sum + count, 0);
+  const whole = [high, critical, total].every(isCount);
+  // A report of another form than the one we read, npm 6's for one, is no answer; what it does name of holes still counts.
+  if (!whole && bad.length + counted === 0) return { type: "notRun", why: "the report lacks the counts" };
+  // The list and the counts are told by one and the same report: where they differ, neither is believed to be the whole.
+  if (!whole || counted !== bad.length || total !== list.length) {
+    const said = Object.entries({ high, critical, total }).map(([name, count]) => `${count ?? "no"} ${name}`);
+    lines.push(
+      `the report counts ${said.join(", ")}, and lists ${list.length}, ${bad.length} of them high or critical`,
+    );
+  }
+  return lines.length === 0 ? { type: "clean", other: total } : { type: "found", lines };
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) {

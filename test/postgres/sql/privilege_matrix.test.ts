@@ -108,33 +108,59 @@ async function world(): Promise<{ readonly world: Installation; readonly roles: 
   return { world: made, roles };
 }
 
+/** Every schema that is not the server's own. */
+const ours = "n.nspname <> 'information_schema' and n.nspname !~ '^pg_'";
+
 /** The granted ones of a list of privileges of every relation of a kind, as `relation: privileges`. */
 async function granted(at: Installation, role: string, kinds: string, test: string, privileges: readonly string[]) {
-  const rows = await at.rows<{ relation: string; held: string }>(
+  return await at.rows<{ relation: string; held: string }>(
     `select n.nspname || '.' || c.relname as relation,
        coalesce(string_agg(p.name, ' ' order by p.name) filter (where ${test}($1, c.oid, p.name)), '') as held
      from pg_class c join pg_namespace n on n.oid = c.relnamespace cross join unnest($2::text[]) p(name)
-     where c.relkind = any (string_to_array($3, ' ')::"char"[]) and n.nspname not in ('pg_catalog', 'information_schema', 'pg_toast')
+     where c.relkind = any (string_to_array($3, ' ')::"char"[]) and ${ours}
      group by 1`,
     [role, privileges, kinds],
   );
-  return rows;
 }
+
+/** The verbs of a table on this server. */
+async function tableVerbs(at: Installation): Promise<readonly string[]> {
+  const seventeen = (await at.value<number>("select current_setting('server_version_num')::integer")) >= 170_000;
+  const verbs = ["select", "insert", "update", "delete", "truncate", "references", "trigger"];
+  return seventeen ? [...verbs, "maintain"] : verbs;
+}
+
+/**
+ * What the catalogue's access lists give PUBLIC, which is grantee 0 and no row of pg_roles. A list that is null is the default
+ * of its kind, which for a function is execute to PUBLIC.
+ */
+async function givenToPublic(at: Installation): Promise<readonly string[]> {
+  const rows = await at.rows<{ given: string }>(
+    `select distinct o.thing || ': ' || lower(x.privilege_type) as given from (
+       select n.nspname, 'relation ' || n.nspname || '.' || c.relname as thing,
+         coalesce(c.relacl, acldefault(case c.relkind when 'S' then 's' else 'r' end::"char", c.relowner)) as acl
+         from pg_class c join pg_namespace n on n.oid = c.relnamespace
+       union all
+       select n.nspname, 'column ' || n.nspname || '.' || c.relname || '.' || a.attname, a.attacl
+         from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
+       union all
+       select n.nspname, 'function ' || p.oid::regprocedure, coalesce(p.proacl, acldefault('f', p.proowner))
+         from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+       union all
+       select n.nspname, 'schema ' || n.nspname, coalesce(n.nspacl, acldefault('n', n.nspowner)) from pg_namespace n
+     ) o(nspname, thing, acl) join pg_namespace n using (nspname) cross join lateral aclexplode(o.acl) x
+     where x.grantee = 0 and ${ours} order by 1`,
+  );
+  return rows.map(({ given }) => given);
+}
+
+/** Postgres itself lets everybody use this schema. */
+const publicByDefault = ["schema public: usage"];
 
 describe("grant_v1", () => {
   it("gives on each table, sequence and function what the table above says, and on no other thing anything", async () => {
     const { world: at, roles } = await world();
-    const seventeen = (await at.value<number>("select current_setting('server_version_num')::integer")) >= 170_000;
-    const verbs = [
-      "select",
-      "insert",
-      "update",
-      "delete",
-      "truncate",
-      "references",
-      "trigger",
-      ...(seventeen ? ["maintain"] : []),
-    ];
+    const verbs = await tableVerbs(at);
     const seen: Record<string, Partial<Record<Scope, string>>> = {};
     const others: string[] = [];
     for (const scope of scopes) {
@@ -155,16 +181,47 @@ describe("grant_v1", () => {
     expect(seen).toEqual(relations);
     expect(others).toEqual([]);
 
-    const executable = await at.rows<{ name: string; who: string }>(
-      `select p.proname as name,
+    const executable = await at.rows<{ schema: string; name: string; who: string }>(
+      `select n.nspname as schema, p.proname as name,
          coalesce(string_agg(r.scope, ' ' order by r.o) filter (where has_function_privilege(r.role, p.oid, 'execute')), '') as who
-       from pg_proc p cross join unnest($1::text[], $2::text[]) with ordinality r(scope, role, o)
-       where p.pronamespace = 'pgclaim'::regnamespace
-       group by p.oid, p.proname`,
+       from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+         cross join unnest($1::text[], $2::text[]) with ordinality r(scope, role, o)
+       where ${ours}
+       group by p.oid, n.nspname, p.proname`,
       [scopes, scopes.map((scope) => roles[scope])],
     );
-    expect(Object.fromEntries(executable.map(({ name, who }) => [name, who]))).toEqual(functions);
-    expect(executable).toHaveLength(Object.keys(functions).length);
+    const own = executable.filter(({ schema }) => schema === "pgclaim");
+    expect(Object.fromEntries(own.map(({ name, who }) => [name, who]))).toEqual(functions);
+    expect(own).toHaveLength(Object.keys(functions).length);
+    expect(executable.filter(({ schema }) => schema !== "pgclaim")).toEqual([
+      { schema: "private", name: "pay", who: "" },
+    ]);
+  });
+
+  it("gives nothing with grant option, and nothing to PUBLIC", async () => {
+    const { world: at, roles } = await world();
+    const grantable = (verbs: readonly string[]) => verbs.map((verb) => `${verb} with grant option`);
+    const passable: string[] = [];
+    for (const scope of scopes) {
+      const role = roles[scope];
+      const held = [
+        ...(await granted(at, role, "r p v m f", "has_table_privilege", grantable(await tableVerbs(at)))),
+        ...(await granted(at, role, "S", "has_sequence_privilege", grantable(["usage", "select", "update"]))),
+        ...(await at.rows<{ relation: string; held: string }>(
+          `select p.oid::regprocedure::text as relation, 'execute with grant option' as held
+           from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+           where ${ours} and has_function_privilege($1, p.oid, 'execute with grant option')
+           union all
+           select n.nspname, v.name from pg_namespace n
+             cross join unnest(array['usage with grant option', 'create with grant option']) v(name)
+           where has_schema_privilege($1, n.oid, v.name)`,
+          [role],
+        )),
+      ];
+      passable.push(...held.filter((row) => row.held !== "").map((row) => `${scope}: ${row.relation}: ${row.held}`));
+    }
+    expect(passable).toEqual([]);
+    expect(await givenToPublic(at)).toEqual(publicByDefault);
   });
 
   it("gives no column, no schema to create in, no database, no membership and no attribute", async () => {
@@ -172,8 +229,11 @@ describe("grant_v1", () => {
     const names = Object.values(roles);
     expect(
       await at.rows(
-        `select c.oid::regclass::text as relation, a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
-         cross join lateral aclexplode(a.attacl) x join pg_roles r on r.oid = x.grantee where r.rolname = any ($1)`,
+        // PUBLIC is grantee 0 and has no row in pg_roles.
+        `select c.oid::regclass::text as relation, a.attname, coalesce(r.rolname, 'public') as grantee
+         from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
+         cross join lateral aclexplode(a.attacl) x left join pg_roles r on r.oid = x.grantee
+         where ${ours} and (x.grantee = 0 or r.rolname = any ($1))`,
         [names],
       ),
     ).toEqual([]);
@@ -237,5 +297,18 @@ describe("grant_v1", () => {
       expect(await sqlState(client.query(text)), text).toBe(DENIED);
     const superuser = await at.value<string>("select current_user");
     expect((await failure(client.query(`set role "${superuser}"`))).code).toBe(DENIED);
+
+    // Postgres only warns whoever grants what it holds without the option: what counts is what the lists say afterwards.
+    for (const text of [
+      "grant select on pgclaim.job to public",
+      "grant select (payload) on pgclaim.job to public",
+      "grant usage on sequence pgclaim.place_seq to public",
+      "grant execute on function pgclaim.enqueue_v1(pg_catalog.jsonb) to public",
+      "grant execute on function pgclaim.retry_v1(pg_catalog.int8) to public",
+      "grant usage on schema pgclaim to public",
+    ]) {
+      await client.query(text).catch((error: unknown) => expect(error, text).toMatchObject({ code: DENIED }));
+      expect(await givenToPublic(at), text).toEqual(publicByDefault);
+    }
   });
 });
