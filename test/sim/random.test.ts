@@ -8,6 +8,10 @@ import { playSeed } from "./random.ts";
 const given = process.env.PGCLAIM_SIM_SEED;
 const first = Number(given ?? Math.floor(Math.random() * 2 ** 31));
 const count = Number(process.env.PGCLAIM_SIM_HISTORIES ?? (given === undefined ? 60 : 1));
+// Else the loop plays nothing, or not what was meant, and finds nothing wrong with it.
+if (!Number.isSafeInteger(count) || count < 1)
+  throw new Error(`PGCLAIM_SIM_HISTORIES is a whole number from 1, not ${process.env.PGCLAIM_SIM_HISTORIES}`);
+if (!Number.isSafeInteger(first)) throw new Error(`PGCLAIM_SIM_SEED is a whole number, not ${given}`);
 
 it(
   `${count} drawn histories hold, from seed ${first}`,
@@ -37,6 +41,12 @@ it(
     const seconds = (performance.now() - startedAt) / 1_000;
     console.log(`${count} histories in ${seconds.toFixed(1)} s: ${JSON.stringify(sum)}`);
     expect(wrong.length, wrong.slice(0, 3).join("\n\n")).toBe(0);
+    expect(sum.starts).toBeGreaterThan(0);
+    if (count >= 60) {
+      // One history may have neither; that none of so many has means that nothing was tried.
+      expect(sum.waits).toBeGreaterThan(0);
+      expect(sum.faults).toBeGreaterThan(0);
+    }
   },
   600_000 + count * 5_000,
 );
