@@ -42,11 +42,9 @@ it(
     console.log(`${count} histories in ${seconds.toFixed(1)} s: ${JSON.stringify(sum)}`);
     expect(wrong.length, wrong.slice(0, 3).join("\n\n")).toBe(0);
     expect(sum.starts).toBeGreaterThan(0);
-    if (count >= 60) {
-      // One history may have neither; that none of so many has means that nothing was tried.
-      expect(sum.waits).toBeGreaterThan(0);
-      expect(sum.faults).toBeGreaterThan(0);
-    }
+    // One history may have neither; that none of so many has means that nothing was tried. In ten there is a wait, or less.
+    if (count >= 60) expect(sum.faults).toBeGreaterThan(0);
+    if (count >= 400) expect(sum.waits).toBeGreaterThan(0);
   },
   600_000 + count * 5_000,
 );
