@@ -16,7 +16,7 @@ import { startTcpProxy } from "../support/tcp_faults.ts";
 import { type Actor, startActor, startAuthority, startWorkerActor, type Tally } from "./everything_cast.ts";
 import { everythingJobs, type Payload } from "./everything_jobs.ts";
 import { sabotage } from "./everything_sabotage.ts";
-import { facts, nothing } from "./everything_verdict.ts";
+import { facts, nothing, violations } from "./everything_verdict.ts";
 import { draws, pick } from "./order.ts";
 
 export interface SoakOptions {
@@ -321,6 +321,7 @@ export async function soakEverything(options: SoakOptions): Promise<SoakReport> 
       const rows = (await ask(text)) as { readonly n: string }[];
       if (Number(rows[0]?.n) > 0) tally.fault(`${what}: ${rows[0]?.n}`);
     }
+    for (const { said } of (await ask(violations)) as { readonly said: string }[]) tally.fault(said);
     for (const [what, text] of Object.entries(facts))
       tally.count(what, Number(((await ask(text))[0] as { n: string }).n));
     tally.count("handlers started", authority.starts.count);

@@ -47,6 +47,11 @@ export const nothing: Readonly<Record<string, string>> = {
   deadlocks: "select deadlocks as n from pg_stat_database where datname = current_database()",
 };
 
+/** What handlers said of locks and limits that did not hold. */
+export const violations = `select distinct error as said from (
+    select error from pgclaim.attempt union all select last_error from pgclaim.job
+  ) e where error like '%${violation}%' limit 10`;
+
 /** How much of it there was. */
 export const facts: Readonly<Record<string, string>> = {
   "jobs done": "select count(*) as n from pgclaim.history where outcome = 'done'",
