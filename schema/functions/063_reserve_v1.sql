@@ -9,8 +9,9 @@
 -- At most 100 jobs reserve, those that wait longest; every claim reads them.
 -- Given back by finish, whatever the outcome, by cancel and discard, and by the reaper. A row that is left over (its job ended
 -- between the claim and here) holds up nobody, since only those of ready jobs count; prune removes it.
--- Locks: rows that somebody else renews or gives back at this moment are left alone; it waits for another reserve of the same
--- job at most, which is as short. Raises: PC001.
+-- Locks: one reserver at a time, by a lock that is only tried: two of them, each with rows that the other wants, could deadlock.
+-- Whoever does not get it reserves nothing, and the next claim that is refused asks again. Rows that somebody else gives back at
+-- this moment are left alone. Raises: PC001.
 create or replace function pgclaim.reserve_v1(request jsonb)
 returns void
 language plpgsql volatile
@@ -25,6 +26,11 @@ declare
   live_since constant timestamptz := clock - 10 * (request ->> 'reserveMs')::bigint * interval '1 millisecond';
 begin
   perform pgclaim.require_read_committed();
+  perform from pgclaim.installation i
+  where pg_try_advisory_xact_lock(pgclaim.name_key('internal', 'reserve', i.seed));
+  if not found then
+    return;
+  end if;
   update pgclaim.reservation r
   set renewed_at = clock
   where (r.name, r.job_id) in (
