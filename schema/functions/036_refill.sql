@@ -1,6 +1,12 @@
 -- Gates. Twenty thousand jobs that wait for one busy tenant must not be looked at by every tick, nor hide the free jobs
 -- behind them. So of each gate only as many rows stand in the claim index as may run at a time; the rest are blocked.
 
+-- The gate of a name in a queue. A queue's name may have colons; written as they are, q and x:y would meet q:x and y.
+create or replace function pgclaim.gate_of(class text, queue text, name text)
+returns text
+language sql immutable parallel safe
+as $$ select class || ':' || replace(queue, ':', '%3A') || ':' || name $$;
+
 -- Waits for the locks of gates, all of them, in one pass, in the order of their keys: nobody can deadlock with it.
 -- Called in three places only: the COMMIT trigger, finish, operator verbs; wake's recheck tries it. Lock: until the transaction
 -- ends. At most 2,000 of them, because the lock table is the whole server's.
@@ -56,8 +62,8 @@ begin
   return left_out;
 end $$;
 
--- Asked of each handler of a tick when it has enqueued: refused in finish alone, one handler's keys, or a few of each, would
--- cost the whole tick its commit and blame all its jobs for it. Leaves room for the gates of the tick's own jobs, 200 at most.
+-- Asked at each enqueue inside a tick: refused by finish's lock_gates alone, one handler's keys, or a few of each, would cost the
+-- whole tick its commit and blame all its jobs for it. Leaves room for the gates of the tick's own jobs, 200 at most.
 -- Raises: PC006. Index: job_unplaced, which holds this transaction's rows only.
 create or replace function pgclaim.check_gates()
 returns void
@@ -156,8 +162,8 @@ begin
                 j.limit_maxes
               )
             ) m(name, max)
-            -- As derive_jobs writes it; jobs from before migration 0003 have a gate without a queue.
-            where gate_name in ('limit:' || replace(j.queue, ':', '%3A') || ':' || m.name, 'limit:' || m.name)
+            -- Jobs from before migration 0003 have a gate without a queue.
+            where gate_name in (pgclaim.gate_of('limit', j.queue, m.name), 'limit:' || m.name)
           ),
           1000  -- the limit is gone
         )
@@ -227,16 +233,7 @@ declare
   gates text[];
   g text;
 begin
-  -- The setting is anybody's to set, and a place that neither this trigger nor a finish draws is a job that never runs. So it
-  -- counts for whoever may have a tick: the session's role, or the one it has set.
-  if coalesce(current_setting('pgclaim.tick', true), '') <> ''
-    and (
-      has_function_privilege(session_user, 'pgclaim.claim_v1(jsonb)', 'execute')
-      or has_function_privilege(
-        coalesce(nullif(current_setting('role'), 'none'), session_user), 'pgclaim.claim_v1(jsonb)', 'execute'
-      )
-    )
-  then
+  if pgclaim.in_tick() then
     return null;
   end if;
   -- A look-up by key, since the index of unplaced rows is full of this transaction's dead entries after the first call.

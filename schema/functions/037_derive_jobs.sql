@@ -47,13 +47,12 @@ as $$
       coalesce(r.asked_deadline, r.due + r.deadline_after) as deadline_at,
       -- Ordering key, first limit of the payload's, first exclusive name, first limit of all: where everybody of a kind or a
       -- queue waited at one gate, those of one busy name would stand there and hide the free ones. A name has a gate in each
-      -- queue: in one for all, the jobs of a paused queue, or of one that nobody serves, would stand in everybody's way. A
-      -- queue's name may have colons; written as they are, q and x:y would meet q:x and y at one gate. See refill.
+      -- queue: in one for all, the jobs of a paused queue, or of one that nobody serves, would stand in everybody's way. 
       case
         when r.ordering_key is not null then 'order:' || r.ordering_key
-        when r.gate_limit is not null then 'limit:' || replace(r.queue, ':', '%3A') || ':' || r.limit_names[r.gate_limit]
-        when r.locks is not null then 'lock:' || replace(r.queue, ':', '%3A') || ':' || r.locks[1]
-        when r.limit_names is not null then 'limit:' || replace(r.queue, ':', '%3A') || ':' || r.limit_names[1]
+        when r.gate_limit is not null then pgclaim.gate_of('limit', r.queue, r.limit_names[r.gate_limit])
+        when r.locks is not null then pgclaim.gate_of('lock', r.queue, r.locks[1])
+        when r.limit_names is not null then pgclaim.gate_of('limit', r.queue, r.limit_names[1])
       end as gate
     from (
       select

@@ -123,7 +123,7 @@ begin
     select from pgclaim.job j
     where j.id = holder_id and j.when_missed = 'dead' and j.deadline_at < clock_timestamp() and j.state <> 'dead'
   );
-  will_miss := is_late and coalesce(current_setting('pgclaim.tick', true), '') <> '';
+  will_miss := is_late and pgclaim.in_tick();
   is_doomed := exists (select from pgclaim.cancel_request r where r.job_id = holder_id);
   if not is_free or is_open or will_miss or is_doomed then
     if conflict = 'reschedule' then
@@ -149,7 +149,8 @@ begin
   select d.* into n from pgclaim.derive_jobs(jsonb_build_array(job), array[new_id], clock) d;
   select case
     -- Present and null is not asked for: that is what pgclaim.enqueue sends without one.
-    when job ->> 'deadlineAt' is not null or h.deadline_at is null or h.deadline_at = h.run_at + k.deadline_ms * interval '1 millisecond'
+    when conflict = 'replace' or job ->> 'deadlineAt' is not null
+      or h.deadline_at is null or h.deadline_at = h.run_at + k.deadline_ms * interval '1 millisecond'
       then n.deadline_at
     else h.deadline_at
   end
@@ -171,10 +172,7 @@ begin
     update pgclaim.job j
     set
       run_at = n.run_at,
-      rank = case conflict
-        when 'replace' then n.rank
-        else coalesce(moved_deadline, n.run_at + p.target_latency_ms * interval '1 millisecond')
-      end,
+      rank = coalesce(moved_deadline, n.run_at + p.target_latency_ms * interval '1 millisecond'),
       deadline_at = moved_deadline,
       -- Behind a gate it stays where it is, and refill decides. One of a limit or a name whose time has come goes behind it.
       state = case
@@ -198,7 +196,6 @@ begin
         limit_maxes = n.limit_maxes,
         gate_width = n.gate_width,
         when_dead = n.when_dead,
-        deadline_at = n.deadline_at,
         when_missed = n.when_missed,
         failures = 0,
         last_error = null

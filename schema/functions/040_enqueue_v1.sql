@@ -8,10 +8,10 @@
 --           (i, type 'unknown-kind' | 'invalid-payload' | 'payload-too-large' | 'invalid-run-at' | 'invalid-key' |
 --           'invalid-priority' | 'priority-denied', detail).
 -- Raises:   with strict the first refusal as PC002 (unknown kind) or PC003, instead of returning it; PC003 for a request that
---           cannot be read at all.
+--           cannot be read at all; PC006 inside a tick that has enqueued behind more keys, names and limits than fit.
 -- Locks:    see claim_unique_key. Inside a tick it waits two seconds at most for all its keys, so that somebody's long
---           transaction costs the handler that wants the key one attempt, and not the tick its time. Gated jobs get their place at
---           COMMIT, see place_at_commit. Any isolation level: it is called inside callers' own transactions.
+--           transaction costs the handler that wants the key one attempt, and not the tick its time. Gated jobs get their
+--           place at COMMIT, see place_at_commit. Any isolation level: it is called inside callers' own transactions.
 -- Security definer: a caller needs this function and nothing else; it reads policies the caller need not see. Only who may
 -- also claim may choose a priority, or stand in the past: a run_at or deadline of anybody else that has passed is now, and a
 -- delay below zero none, since whoever was due first goes first. Locks and keys come from the kind and from nowhere else.
@@ -28,10 +28,8 @@ declare
   max_delay_ms constant float8 := 315360000000;
   -- One instant for the whole call: of a batch, ids break the tie of equal ranks, so it runs in its own order.
   clock constant timestamptz := clock_timestamp();
-  -- Whoever SET ROLE is that role; inside a definer's function current_user is the definer.
-  trusted constant boolean := has_function_privilege(
-    coalesce(nullif(current_setting('role'), 'none'), session_user), 'pgclaim.claim_v1(jsonb)', 'execute'
-  );
+  trusted constant boolean := has_function_privilege(pgclaim.caller(), 'pgclaim.claim_v1(jsonb)', 'execute');
+  in_tick constant boolean := pgclaim.in_tick();
   keys_until timestamptz;
   refusal record;
   refused boolean := false;
@@ -96,7 +94,8 @@ begin
   exception when data_exception or program_limit_exceeded then
     raise exception 'The request cannot be read: %.', sqlerrm
       using errcode = 'PC003',
-        hint = 'Expected {"jobs": [{"kind", "payload", "runAt"?, "delayMs"?, "deadlineAt"?, "priority"?}, ...], "strict"?: boolean}.';
+        hint = 'Expected {"jobs": [{"kind", "payload", "runAt"?, "delayMs"?, "deadlineAt"?, "priority"?}, ...], '
+          || '"strict"?: boolean}.';
   end;
   if refused then
     return;
@@ -130,7 +129,7 @@ begin
     where k.unique_key is not null
     order by k.name, key, e.o
   loop
-    if coalesce(current_setting('pgclaim.tick', true), '') <> '' then
+    if in_tick then
       usual_timeout := coalesce(usual_timeout, current_setting('lock_timeout'));
       perform set_config(
         'lock_timeout', greatest(1, extract(epoch from keys_until - clock_timestamp()) * 1000)::integer || 'ms', true
@@ -177,6 +176,10 @@ begin
   ) d
   order by d.id;
 
+  if in_tick then
+    perform pgclaim.check_gates();
+  end if;
+
   return query
   select (n - 1), answers[n], ids[n], null::text
   from generate_series(1, cardinality(ids)) n;
@@ -206,5 +209,6 @@ begin
       using errcode = 'PC003', hint = 'Priorities belong to the kind; a role that may run jobs may choose another.';
   end if;
   raise exception 'Job %: %, %.', i, type, raise_refusal.detail
-    using errcode = 'PC003', hint = 'The payload is a JSON value within the size limit; instants lie in the years 1 to 9999, delays within ten years.';
+    using errcode = 'PC003',
+      hint = 'The payload is a JSON value within the size limit; instants lie in the years 1 to 9999, delays within ten years.';
 end $$;

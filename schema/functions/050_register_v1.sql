@@ -139,6 +139,38 @@ begin
   return jsonb_build_object('type', 'used', 'revision', newest + 1);
 end $$;
 
+-- The newest deployment that has changed a kind or a schedule of this one, or dropped a schedule; null without any. Reads
+-- what the deployment asked for only where there is a newer one at all.
+create or replace function pgclaim.superseded_by(mine integer)
+returns integer
+language plpgsql stable
+as $$
+declare
+  newest integer;
+  asked jsonb;
+begin
+  select max(r.n) into newest from pgclaim.revision r;
+  if newest is not distinct from mine then
+    return null;
+  end if;
+  select r.deployment into asked from pgclaim.revision r where r.n = mine;
+  return greatest(
+    (
+      select max(k.revision)
+      from jsonb_array_elements(asked -> 'kinds') d(v)
+      join pgclaim.kind k on k.name = d.v ->> 'name' and k.revision > mine
+    ),
+    (
+      select max(coalesce(s.revision, newest))
+      from jsonb_array_elements(
+        case jsonb_typeof(asked -> 'schedules') when 'array' then asked -> 'schedules' else '[]' end
+      ) d(v)
+      left join pgclaim.schedule s on s.name = d.v ->> 'name'
+      where s.name is null or s.revision > mine
+    )
+  );
+end $$;
+
 -- The deployments that have registered, the newest first. Reads only.
 create or replace function pgclaim.revisions_v1()
 returns table (n integer, digest text, registered_at timestamptz, kinds text[])

@@ -1,9 +1,9 @@
 -- What an invocation asks before it opens a connection: is anything due, and does the database know my kinds?
 -- Argument: {"digest": text, "queues": [text], "schedules"?: [text] (the definitions the caller has), "reapSlice", "dueSlice",
 --           "gateSlice", "cancelSlice", "pruneSlice": integer, "historyMs": integer | null}
--- Answers:  {"revision": integer | null (unknown digest), "supersededBy": integer | null (a newer
---           deployment that has changed a kind or a schedule of this one, or dropped a schedule), "ready": boolean, "suspects": boolean, "crashed": integer,
---           "promoted": integer, "pruned": integer, "faults": [{"step", "sqlstate"}],
+-- Answers:  {"revision": integer | null (unknown digest), "supersededBy": integer | null (a newer deployment that has changed a
+--           kind or a schedule of this one, or dropped a schedule), "ready": boolean, "suspects": boolean,
+--           "crashed": integer, "promoted": integer, "pruned": integer, "faults": [{"step", "sqlstate"}],
 --           "schedules": [{"name", "definition", "nextAt", "fresh"}, ...] (due ones), "now": timestamptz}
 -- "Is anything due" comes first and each housekeeping step stands in a sub-block of its own: housekeeping must never be
 -- what stops the work. A ready row with an open attempt is being run by somebody (or is the reaper's), so it wakes nobody.
@@ -26,22 +26,7 @@ declare
   clock constant timestamptz := clock_timestamp();
 begin
   perform pgclaim.require_read_committed();
-  select r.n, greatest(
-    (
-      select max(k.revision)
-      from jsonb_array_elements(r.deployment -> 'kinds') d(v)
-      join pgclaim.kind k on k.name = d.v ->> 'name' and k.revision > r.n
-    ),
-    (
-      select max(coalesce(s.revision, (select max(o.n) from pgclaim.revision o)))
-      from jsonb_array_elements(case jsonb_typeof(r.deployment -> 'schedules') when 'array' then r.deployment -> 'schedules' else '[]' end) d(v)
-      left join pgclaim.schedule s on s.name = d.v ->> 'name'
-      where s.name is null or s.revision > r.n
-    )
-  )
-  into known, superseded_by
-  from pgclaim.revision r
-  where r.digest = request ->> 'digest';
+  select r.n into known from pgclaim.revision r where r.digest = request ->> 'digest';
   ready := pgclaim.has_ready(queues, false);
   begin
     crashed := pgclaim.reap((request ->> 'reapSlice')::integer);
@@ -82,6 +67,11 @@ begin
     ready := pgclaim.has_ready(queues, false);
   end if;
   suspects := pgclaim.has_ready(queues, true);
+  begin
+    superseded_by := pgclaim.superseded_by(known);
+  exception when others then
+    faults := faults || jsonb_build_object('step', 'superseded', 'sqlstate', sqlstate);
+  end;
   return jsonb_build_object(
     'revision', known,
     'supersededBy', superseded_by,

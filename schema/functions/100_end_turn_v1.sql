@@ -2,7 +2,7 @@
 -- COMMIT, and the next handler may defer again. By name and never ALL, because ALL would also fire pgclaim's own.
 -- Constraints that are deferrable but not initially deferred are checked too, in case the handler deferred them.
 -- Argument: {"enqueue"?: [job, ...] as in enqueue_v1}: what the handler enqueued, inside its own turn.
--- Raises:   whatever the user's constraint raises; PC002, PC003 for a refused job; PC006 for more gates than fit.
+-- Raises:   whatever the user's constraint raises; what enqueue_v1 raises.
 create or replace function pgclaim.end_turn_v1(request jsonb)
 returns void
 language plpgsql volatile
@@ -14,7 +14,6 @@ begin
   if request ? 'enqueue' then
     perform pgclaim.enqueue_v1(jsonb_build_object('strict', true, 'jobs', request -> 'enqueue'));
   end if;
-  perform pgclaim.check_gates();
   -- SET CONSTRAINTS takes a schema and a name, and a name may stand on several tables. Left out is what it would refuse: a
   -- schema this role may not use (other sessions' temporary ones too), and a name that some table has as not deferrable.
   -- What is left out is checked at COMMIT, where a violation fails the tick and quarantine finds whose it is.

@@ -57,10 +57,7 @@ begin
     order by u.id
   loop
     begin
-      perform pgclaim.enqueue_v1(jsonb_build_object(
-        'strict', true, 'jobs', e.enqueue, 'keysUntil', keys_until
-      ));
-      perform pgclaim.check_gates();
+      perform pgclaim.enqueue_v1(jsonb_build_object('strict', true, 'jobs', e.enqueue, 'keysUntil', keys_until));
     exception when others then
       refusals := refusals || jsonb_build_object(e.id::text, sqlstate || ': ' || sqlerrm);
     end;
@@ -134,8 +131,7 @@ begin
     using unnest(ids, ns, outcomes, errors) u(id, n, o, err)
     where j.id = u.id and u.o in ('done', 'cancelled')
     returning j.id, j.kind, j.queue, u.o, u.n, j.failures, j.run_at, j.enqueued_at, coalesce(u.err, j.last_error) as last_error,
-      j.payload,
-      j.ordering_key, j.place, j.deadline_at
+      j.payload, j.ordering_key, j.place, j.deadline_at
   )
   insert into pgclaim.history (
     job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload, ordering_key, place, deadline_at

@@ -71,8 +71,8 @@ begin
 end $$;
 
 -- Cancels a job: at once where nobody runs it; where somebody does, by a flag that its invocation sees.
--- Answers: {"type": 'cancelled' | 'requested' | 'not-found' | 'not-dead' (it has ended, "state" says how)}. Own short transaction.
--- Locks: tries the job's, then waits for its gate's. Raises: PC001.
+-- Answers: {"type": 'cancelled' | 'requested' | 'not-found' | 'not-dead' (it has ended, "state" says how)}. Own short
+-- transaction. Locks: tries the job's, then waits for its gate's. Raises: PC001.
 create or replace function pgclaim.cancel_v1(id bigint)
 returns jsonb
 language plpgsql volatile
@@ -93,8 +93,8 @@ begin
   return jsonb_build_object('type', 'cancelled');
 end $$;
 
--- Takes out the jobs whose cancel was asked for while they ran, or that were replaced then, and that did not end done: put back for a retry when finish
--- had looked already, handed back, or crashed. Claim leaves them alone meanwhile. A bounded slice, drawn; for wake, after the
+-- Takes out the jobs whose cancel was asked for while they ran, or that were replaced then, and that did not end done: put back
+-- for a retry when finish had looked already, handed back, or crashed. Claim leaves them alone meanwhile. A bounded slice, drawn; for wake, after the
 -- reaper, whose the open attempts are. Answers how many. Locks: tries each job's lock and row; waits for nobody, so no gate's:
 -- a note asks for the refill.
 create or replace function pgclaim.cancel_requested(slice integer)

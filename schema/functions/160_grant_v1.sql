@@ -11,7 +11,8 @@ begin
   if scope is null or scope not in ('enqueue', 'run', 'operate') then
     raise exception 'No scope "%".', coalesce(scope, 'null') using errcode = 'PC003', hint = 'Scopes: enqueue, run, operate.';
   end if;
-  insert into pgclaim.grantee (scope, role_name) values (grant_v1.scope, grant_v1.role_name) on conflict on constraint grantee_pkey do nothing;
+  insert into pgclaim.grantee (scope, role_name) values (grant_v1.scope, grant_v1.role_name)
+  on conflict on constraint grantee_pkey do nothing;
   execute format('grant usage on schema pgclaim to %I', role_name);
   if scope in ('enqueue', 'run') then
     execute format('grant execute on function pgclaim.enqueue_v1(jsonb), pgclaim.enqueue(text, jsonb, timestamptz, timestamptz) to %I', role_name);
@@ -24,8 +25,9 @@ begin
       pgclaim.revisions_v1(), pgclaim.wake_v1(jsonb), pgclaim.reap(integer), pgclaim.promote_due(integer),
       pgclaim.prune(integer, bigint), pgclaim.has_ready(text[], boolean), pgclaim.claim_v1(jsonb), pgclaim.fence_v1(jsonb),
       pgclaim.end_turn_v1(jsonb), pgclaim.finish_v1(jsonb), pgclaim.settle_v1(jsonb), pgclaim.cancel_query_v1(jsonb),
-      pgclaim.lock_gates(text[], text[]), pgclaim.check_gates(), pgclaim.refill(text), pgclaim.promote(bigint, text), pgclaim.draw_places(text[]),
-      pgclaim.recheck_gates(integer),
+      pgclaim.lock_gates(text[], text[]), pgclaim.refill(text), pgclaim.promote(bigint, text),
+      pgclaim.draw_places(text[]), pgclaim.recheck_gates(integer), pgclaim.gate_of(text, text, text),
+      pgclaim.superseded_by(integer),
       pgclaim.take_locks(bigint, text, text, text[], text[], text[], integer[], boolean, bigint[], boolean[], bigint[], integer, bigint),
       pgclaim.current_maxes(text, text, jsonb, text[], integer[]), pgclaim.render_key(text, jsonb),
       pgclaim.take_slot(text, text, integer, bigint[], bigint), pgclaim.has_before(text, bigint),
@@ -52,6 +54,7 @@ begin
       pgclaim.retry_v1(bigint), pgclaim.discard_v1(bigint), pgclaim.skip_v1(bigint), pgclaim.cancel_v1(bigint),
       pgclaim.lock_for_operator(bigint), pgclaim.lock_dead_letter(bigint), pgclaim.take_out(bigint, text, text),
       pgclaim.job_v1(bigint), pgclaim.name_key(text, text, bigint), pgclaim.lock_gates(text[], text[]), pgclaim.refill(text),
+      pgclaim.gate_of(text, text, text),
       pgclaim.promote(bigint, text),
       pgclaim.current_maxes(text, text, jsonb, text[], integer[]), pgclaim.render_key(text, jsonb),
       pgclaim.pause_queue_v1(text), pgclaim.resume_queue_v1(text), pgclaim.schedules_v1(),

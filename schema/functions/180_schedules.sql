@@ -47,7 +47,8 @@ end $$;
 --           "occurrences": [timestamptz, ...] (those to enqueue, maybe none), "newNextAt": timestamptz}, ...]}
 -- Answers:  {"fired": [{"name", "jobs": [id, ...], "duplicates": [id, ...]}, ...] (without those that somebody else fired;
 --           jobs that are new or were changed by it; those that kept an occurrence out by its unique key, a dead letter
---           until somebody retries or discards it), "faults": [{"name", "sqlstate"}, ...], "ready": boolean (is anything due in these queues now)}
+--           until somebody retries or discards it), "faults": [{"name", "sqlstate"}, ...],
+--           "ready": boolean (is anything due in these queues now)}
 -- Locks:    the schedules' rows, only tried: one that is locked is being fired. A unique key that somebody holds without
 --           having committed is waited for two seconds.
 -- Raises:   PC001.

@@ -161,7 +161,7 @@ function serverOf(url: string): { host: string; port: number } {
 }
 
 /** Every round trip matches; the counter says which one passes. */
-const any = "";
+const everyRequest = "";
 
 async function overTcp({ url }: NetworkOptions): Promise<Network> {
   const counter = new Counter();
@@ -190,7 +190,7 @@ async function overTcp({ url }: NetworkOptions): Promise<Network> {
         });
         const skip = () => counter.passes(channel, text);
         const { fired } = proxy.break({
-          contains: any,
+          contains: everyRequest,
           at,
           how: counter.hold(tcp),
           skip,
@@ -240,7 +240,7 @@ async function overWebSocket({ url, pipeline }: NetworkOptions): Promise<Network
       const armed = [
         bridge.breakConnect({ how: connect, skip: () => counter.passes("session", "upgrade"), ...always }),
         bridge.breakSession({
-          contains: any,
+          contains: everyRequest,
           at,
           how: counter.hold(ws),
           skip: () => counter.passes("session", frame),

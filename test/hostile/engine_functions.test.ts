@@ -5,18 +5,8 @@
 import fc from "fast-check";
 import { expect, it } from "vitest";
 import { install } from "../postgres/sql/support.ts";
-import {
-  ask,
-  canary,
-  edgeNumber,
-  forget,
-  hostileText,
-  jsonOf,
-  roleOf,
-  storableText,
-  timeFor,
-  tryOut,
-} from "./support.ts";
+import { roleOf } from "../support/roles.ts";
+import { ask, canary, edgeNumber, forget, hostileText, jsonOf, storableText, timeFor, tryOut } from "./support.ts";
 
 const functions = [
   "register_v1",

@@ -7,6 +7,7 @@ import { describe, expect, it } from "vitest";
 import * as z from "zod";
 import { defineJob } from "../../src/index.ts";
 import { effect, effectTable, invoke, numbered } from "../support/engine.ts";
+import { type Role, roleOf } from "../support/roles.ts";
 import { setup, type World } from "../support/world.ts";
 import {
   ask,
@@ -15,8 +16,6 @@ import {
   forget,
   hostileText,
   jsonOf,
-  type Role,
-  roleOf,
   runsOf,
   type SqlFault,
   storableText,
@@ -34,7 +33,7 @@ const ours = ["PC002", "PC003"];
  */
 const parsers = ["22P02", "22P05", "22003", "54001", "22021", "22007", "22008", "22009", "22023"];
 
-const any = z.unknown();
+const anything = z.unknown();
 const innocent = defineJob({
   kind: "innocent",
   payload: numbered,
@@ -42,7 +41,7 @@ const innocent = defineJob({
 });
 const kinds = [
   innocent,
-  defineJob({ kind: "plain", payload: any, async run() {} }),
+  defineJob({ kind: "plain", payload: anything, async run() {} }),
   defineJob({
     kind: "full",
     payload: z.object({ k: z.string(), l: z.string() }),
@@ -53,7 +52,7 @@ const kinds = [
     limits: [{ name: "{k}", max: 3 }],
     async run() {},
   }),
-  defineJob({ kind: "late", payload: any, deadline: "1h", whenMissed: "run", async run() {} }),
+  defineJob({ kind: "late", payload: anything, deadline: "1h", whenMissed: "run", async run() {} }),
   defineJob({
     kind: "once",
     payload: z.object({ k: z.string() }),

@@ -3,7 +3,7 @@
 
 import fc from "fast-check";
 import pg from "pg";
-import { expect, onTestFinished } from "vitest";
+import { expect } from "vitest";
 import type { World } from "../support/world.ts";
 
 const environment = process.env;
@@ -191,33 +191,6 @@ export async function forget(world: World): Promise<void> {
   await world.sql.query(`
     delete from pgclaim.job; delete from pgclaim.unique_key; delete from pgclaim.recheck; delete from pgclaim.attempt;
     delete from pgclaim.history; delete from pgclaim.cancel_request; delete from pgclaim.reservation`);
-}
-
-let roles = 0;
-
-export interface Role {
-  readonly name: string;
-  readonly url: string;
-  readonly client: pg.Client;
-}
-
-/** A login role with one scope, and a session of it whose search_path is empty. */
-export async function roleOf(world: World, scope: "enqueue" | "run" | "operate"): Promise<Role> {
-  const name = `pgclaim_hostile_${process.pid}_${++roles}`;
-  await world.sql.query(`create role ${name} login password 'secret'`);
-  await world.sql.query("select pgclaim.grant_v1($1, $2)", [scope, name]);
-  const url = new URL(world.url);
-  url.username = name;
-  url.password = "secret";
-  const client = new pg.Client(url.toString());
-  client.on("error", () => {});
-  await client.connect();
-  await client.query("set search_path = ''");
-  onTestFinished(async () => {
-    await client.end().catch(() => {});
-    await world.sql.query(`drop owned by ${name}; drop role ${name}`);
-  });
-  return { name, url: url.toString(), client };
 }
 
 /** A table that nobody has any business with. `untouched` fails if it, or the list of tables, is not what it was. */

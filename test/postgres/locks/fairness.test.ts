@@ -40,6 +40,24 @@ async function end(world: World, session: LockSession, outcome: OutcomeName = "d
   await finish(session.client, session.tick, all(jobs, outcome, { inMs: 0 }));
 }
 
+describe("two that reserve at the same time", () => {
+  it("do not wait for each other: the second reserves nothing, and asks again later", async () => {
+    const world = await install();
+    await hold(world, "b");
+    const [first, second] = [
+      await addOne(world.sql, "x2", { a: "a", b: "b" }),
+      await addOne(world.sql, "x2", { a: "b", b: "c" }),
+    ];
+    const other = await world.connect();
+    await other.query("begin isolation level read committed");
+    await other.query("select pgclaim.reserve_v1($1)", [JSON.stringify({ jobs: [first], reserveMs })]);
+    await world.sql.query("set lock_timeout = '1ms'");
+    expect(await reserve(world, [first, second])).toBe(0);
+    await other.query("commit");
+    expect(await reserve(world, [first, second])).toBe(2);
+  });
+});
+
 describe("a job that was refused for a name", () => {
   it("is starved once it has waited, whether its name was tried or had been found busy before; not sooner", async () => {
     const world = await install();

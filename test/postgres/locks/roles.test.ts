@@ -1,30 +1,10 @@
-// The grants reach as far as lock sets do: each scope does its part with an empty search_path and nothing else granted.
-
-import pg from "pg";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, it } from "vitest";
+import { roleOf } from "../../support/roles.ts";
 import type { World } from "../../support/world.ts";
 import { all, finish, the } from "../sql/support.ts";
 import { add, addOne, claim, hold, install, type LockKind, registerKinds, stateOf } from "./support.ts";
 
-let roles = 0;
-
-async function as(world: World, scope: "run" | "operate"): Promise<pg.Client> {
-  const role = `pgclaim_locks_${process.pid}_${++roles}`;
-  await world.sql.query(`create role ${role} login password 'secret'`);
-  await world.sql.query("select pgclaim.grant_v1($1, $2)", [scope, role]);
-  const url = new URL(world.url);
-  url.username = role;
-  url.password = "secret";
-  const client = new pg.Client(url.toString());
-  client.on("error", () => {});
-  await client.connect();
-  await client.query("set search_path = ''");
-  onTestFinished(async () => {
-    await client.end().catch(() => {});
-    await world.sql.query(`drop owned by ${role}; drop role ${role}`);
-  });
-  return client;
-}
+const as = async (world: World, scope: "run" | "operate") => (await roleOf(world, scope)).client;
 
 const kindsOf = (max: number): LockKind[] => [
   { name: "l", limitNames: ["tenant:{t}"], limitMaxes: [max], locks: ["a:{t}"], sharedLocks: ["b"] },

@@ -498,6 +498,16 @@ describe("an operator's verb", () => {
     expect(await finished(world.sql)).toEqual([2, 3, 1]);
   });
 
+  it("skip is for the dead letter: retried, it halts its key again when it dies again", async () => {
+    const { world, head } = await halted();
+    expect(await verb(world, "skip_v1", head)).toBe("skipped");
+    expect(await runTick(world)).toHaveLength(2);
+    expect(await verb(world, "retry_v1", head)).toBe("retried");
+    expect(await runTick(world, {}, "dead")).toHaveLength(1);
+    await put(world.sql, "x", 4);
+    expect(await line(world.sql, "x")).toEqual(["1 dead", "4 blocked"]);
+  });
+
   it("discard takes the head out and refills", async () => {
     const { world, head } = await halted();
     expect(await verb(world, "discard_v1", head)).toBe("discarded");

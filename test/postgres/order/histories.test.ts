@@ -309,9 +309,7 @@ describe("two ticks, each with a job of the key the other one enqueues into", ()
 
   it("would deadlock if places were drawn at the end of a turn", async () => {
     const world = await installOrdered();
-    await alter(world.sql, "pgclaim.place_at_commit()", [
-      ["coalesce(current_setting('pgclaim.tick', true), '') <> ''", "false"],
-    ]);
+    await alter(world.sql, "pgclaim.place_at_commit()", [["pgclaim.in_tick()", "false"]]);
     const [one, other] = await two(world);
     for (const tick of [one, other]) await tick.client.query("set constraints all immediate");
     await put(one.client, "y", 3);

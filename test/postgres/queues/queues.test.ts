@@ -1,12 +1,13 @@
 // Which jobs a trigger draws from, and in which order: queues, priorities, delays, pause and resume, and who may choose.
 
-import pg from "pg";
-import { describe, expect, it, onTestFinished } from "vitest";
+import type pg from "pg";
+import { describe, expect, it } from "vitest";
 import * as z from "zod";
 import { pgDatabase } from "../../../src/adapters/node.ts";
 import { createApp } from "../../../src/http/app.ts";
 import { type AnyJobDefinition, type Claimer, createClaimer, defineJob, type JobSpec } from "../../../src/index.ts";
 import { invoke, rendezvous } from "../../support/engine.ts";
+import { roleOf } from "../../support/roles.ts";
 import { setup, type World } from "../../support/world.ts";
 import { crash, sqlState } from "../sql/support.ts";
 
@@ -93,22 +94,10 @@ describe("order", () => {
 
 describe("priority", () => {
   async function roleFor(world: World, scope: "enqueue" | "run"): Promise<Claimer & { readonly client: pg.Client }> {
-    const role = `pgclaim_queue_${process.pid}_${Math.random().toString(36).slice(2, 10)}`;
-    await world.sql.query(`create role ${role} login password 'secret'`);
-    await world.sql.query("select pgclaim.grant_v1($1, $2)", [scope, role]);
-    const url = new URL(world.url);
-    url.username = role;
-    url.password = "secret";
-    const client = new pg.Client(url.toString());
-    client.on("error", () => {});
-    await client.connect();
-    onTestFinished(async () => {
-      await client.end().catch(() => {});
-      await world.sql.query(`drop owned by ${role}; drop role ${role}`);
-    });
+    const { url, client } = await roleOf(world, scope);
     const claimer = createClaimer({
       jobs: noted([], { kind: "a" }),
-      database: pgDatabase(url.toString()),
+      database: pgDatabase(url),
       log: () => {},
     });
     return { ...claimer, client };

@@ -2,7 +2,7 @@
 // can have, for each scope of grant_v1. What is not written here is not granted. privileges.test.ts shows that it is enough.
 
 import { describe, expect, it } from "vitest";
-import { roleOf } from "../../hostile/support.ts";
+import { roleOf } from "../../support/roles.ts";
 import { failure, type Installation, install, sqlState } from "./support.ts";
 
 const scopes = ["enqueue", "run", "operate"] as const;
@@ -37,12 +37,13 @@ const relations: Readonly<Record<string, Partial<Record<Scope, string>>>> = {
 const functions: Readonly<Record<string, string>> = {
   backoff_ms: "run",
   cancel_query_v1: "run",
+  caller: "",
   cancel_requested: "run",
   cancel_v1: "operate",
   cancelled_v1: "run",
   change_holder: "",
   claim_unique_key: "",
-  check_gates: "run",
+  check_gates: "",
   claim_v1: "run",
   current_maxes: "run operate",
   derive_jobs: "",
@@ -54,9 +55,11 @@ const functions: Readonly<Record<string, string>> = {
   fence_v1: "run",
   finish_v1: "run",
   fire_v1: "run",
+  gate_of: "run operate",
   grant_v1: "",
   has_before: "run",
   has_ready: "run",
+  in_tick: "",
   job_key: "run operate",
   job_v1: "operate",
   lock_dead_letter: "operate",
@@ -87,6 +90,7 @@ const functions: Readonly<Record<string, string>> = {
   schedules_v1: "operate",
   settle_v1: "run",
   skip_v1: "operate",
+  superseded_by: "run",
   take_locks: "run",
   take_out: "run operate",
   take_slot: "run",

@@ -3,6 +3,7 @@
 
 import pg from "pg";
 import { describe, expect, it, onTestFinished } from "vitest";
+import { roleOf } from "../../support/roles.ts";
 import {
   all,
   claimOn,
@@ -30,26 +31,9 @@ import {
 
 const DENIED = "42501";
 
-let roles = 0;
-
-/** A login role of this test's own, with one scope or none, and a session of it whose search_path is empty. */
-async function as(world: Installation, scope?: "enqueue" | "run" | "operate"): Promise<pg.Client> {
-  const role = `pgclaim_test_${process.pid}_${++roles}`;
-  await world.sql.query(`create role ${role} login password 'secret'`);
-  if (scope !== undefined) await world.sql.query("select pgclaim.grant_v1($1, $2)", [scope, role]);
-  const url = new URL(world.url);
-  url.username = role;
-  url.password = "secret";
-  const client = new pg.Client(url.toString());
-  client.on("error", () => {});
-  await client.connect();
-  await client.query("set search_path = ''");
-  onTestFinished(async () => {
-    await client.end().catch(() => {});
-    await world.sql.query(`drop owned by ${role}; drop role ${role}`);
-  });
-  return client;
-}
+/** A session of a role of this test's own, with one scope or none. */
+const as = async (world: Installation, scope: "enqueue" | "run" | "operate" | null = null) =>
+  (await roleOf(world, scope)).client;
 
 /** Every function of the schema, as a call that would be valid; of the trigger's, as far as one can be. */
 const calls: Record<string, string> = {
@@ -60,6 +44,9 @@ const calls: Record<string, string> = {
   backoff_ms: "pgclaim.backoff_ms('fixed', 1, 1, 1, 0)",
   render_key: `pgclaim.render_key('{k}', '{"k": 1}')`,
   render_keys: `pgclaim.render_keys(array['{k}'], '{"k": 1}')`,
+  caller: "pgclaim.caller()",
+  in_tick: "pgclaim.in_tick()",
+  gate_of: "pgclaim.gate_of('lock', 'q', 'n')",
   lock_gates: "pgclaim.lock_gates('{order:g}')",
   check_gates: "pgclaim.check_gates()",
   refill: "pgclaim.refill('order:g')",
@@ -76,6 +63,7 @@ const calls: Record<string, string> = {
   register_v1: `pgclaim.register_v1('{"digest": "x", "kinds": []}')`,
   put_in_force: `pgclaim.put_in_force(1, '{"kinds": []}')`,
   use_revision_v1: "pgclaim.use_revision_v1(1)",
+  superseded_by: "pgclaim.superseded_by(1)",
   revisions_v1: "pgclaim.revisions_v1()",
   reap: "pgclaim.reap(1)",
   promote_due: "pgclaim.promote_due(1)",
@@ -116,6 +104,9 @@ const calls: Record<string, string> = {
 
 /** What no scope gives: the insides of enqueue_v1, which run with its owner's rights, and what grants. */
 const NOBODYS = [
+  "caller",
+  "in_tick",
+  "check_gates",
   "render_keys",
   "place_at_commit",
   "derive_jobs",
@@ -632,6 +623,7 @@ describe("grant_v1('operate')", () => {
       "try_job_lock",
       "require_read_committed",
       "render_key",
+      "gate_of",
       "lock_gates",
       "refill",
       "promote",

@@ -1,12 +1,10 @@
-// Unique keys, queues and schedules under the roles of grant_v1: each verb needs no more than its scope gives.
-
-import pg from "pg";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { describe, expect, it } from "vitest";
 import { pgDatabase } from "../../../src/adapters/node.ts";
 import { type Claimer, createClaimer, deadLetter, defineJob, defineSchedule } from "../../../src/index.ts";
 import { invoke } from "../../support/engine.ts";
+import { roleOf } from "../../support/roles.ts";
 import { sqlState, wake } from "../sql/support.ts";
-import { type Keyed, keyed, keyedWorld, keys } from "./support.ts";
+import { keyed, keyedWorld, keys } from "./support.ts";
 
 const template = { payload: keyed, uniqueKey: "{key}", onConflict: "replace" } as const;
 const job = defineJob({ kind: "a", ...template, orderingKey: "{account}" }).handle(({ payload }) =>
@@ -16,35 +14,13 @@ const schedules = [defineSchedule({ name: "s", cron: "* * * * *", job, payload: 
 
 const of = (key: string) => ({ key, account: "a" });
 
-let roles = 0;
-
-async function as(
-  world: Keyed,
-  scope: "enqueue" | "run" | "operate",
-): Promise<{ readonly url: string; readonly client: pg.Client }> {
-  const role = `pgclaim_unique_${process.pid}_${++roles}`;
-  await world.sql.query(`create role ${role} login password 'secret'`);
-  await world.sql.query("select pgclaim.grant_v1($1, $2)", [scope, role]);
-  const url = new URL(world.url);
-  url.username = role;
-  url.password = "secret";
-  const client = new pg.Client(url.toString());
-  client.on("error", () => {});
-  await client.connect();
-  onTestFinished(async () => {
-    await client.end().catch(() => {});
-    await world.sql.query(`drop owned by ${role}; drop role ${role}`);
-  });
-  return { url: url.toString(), client };
-}
-
 const claimerOf = ({ url }: { readonly url: string }): Claimer =>
   createClaimer({ jobs: [job], schedules, database: pgDatabase(url), log: () => {} });
 
 describe("grant_v1", () => {
   it("run: enqueues, replaces, fires, runs, frees and prunes", async () => {
     const world = await keyedWorld([job]);
-    const runner = claimerOf(await as(world, "run"));
+    const runner = claimerOf(await roleOf(world, "run"));
     await runner.register();
     expect(await runner.enqueueMany(job, [of("k"), of("l"), { ...of("k"), value: 2 }])).toMatchObject([
       { type: "enqueued" },
@@ -63,7 +39,7 @@ describe("grant_v1", () => {
 
   it("enqueue: enqueues, replaces and reschedules, and reads none of it", async () => {
     const world = await keyedWorld([job]);
-    const { client } = await as(world, "enqueue");
+    const { client } = await roleOf(world, "enqueue");
     const call = (value: number) =>
       client.query<{ type: string }>("select type from pgclaim.enqueue('a', $1)", [
         JSON.stringify({ key: "k", value, account: "a" }),
@@ -86,7 +62,7 @@ describe("grant_v1", () => {
 
   it("operate: discards and cancels what has a key, pauses and resumes queues and schedules", async () => {
     const world = await keyedWorld([job], { schedules });
-    const operator = claimerOf(await as(world, "operate"));
+    const operator = claimerOf(await roleOf(world, "operate"));
     const dead = await world.claimer.enqueue(job, { ...of("dead"), value: 13 });
     await invoke(world.claimer);
     const waiting = await world.claimer.enqueue(job, { key: "waiting", account: "b" });

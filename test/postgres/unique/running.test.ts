@@ -116,6 +116,8 @@ describe("a job that runs", () => {
     await running;
     await invoke(world.claimer);
     expect(aborted).toEqual([false]);
+    if (how !== "snoozed")
+      expect(await world.value("select last_error from pgclaim.history where outcome = 'cancelled'")).toMatch(/no/);
     expect(await jobs(world)).toEqual([]);
     expect(await endings(world)).toEqual({ 1: "cancelled", 2: "done" });
     expect(await keys(world)).toEqual({});
