@@ -4,6 +4,7 @@
 
 import { setTimeout as pause } from "node:timers/promises";
 import pg from "pg";
+import { draws } from "../world/draws.ts";
 import { type Exhibit, main, type Row } from "./stage.ts";
 import { orderingSystems, type Payload, type System, workers } from "./systems.ts";
 
@@ -18,18 +19,6 @@ interface Load {
   readonly seed: number;
   /** One job in so many fails at its first try; 0 for none. */
   readonly failIn: number;
-}
-
-/** Numbers in [0, 1) from a seed (mulberry32). */
-function draws(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = state;
-    t = Math.imul(t ^ (t >>> 15), t | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 4_294_967_296;
-  };
 }
 
 async function connect(url: string): Promise<pg.Client> {

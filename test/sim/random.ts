@@ -1,23 +1,12 @@
 // Large casts, drawn: more invocations, keys, names, limits, enqueuers, failures, and several faults in one history. The seed
 // decides everything, so a seed is a history.
 
+import { draws } from "../../scripts/world/draws.ts";
 import type { Cast, JobSpec, KindSpec } from "./casts.ts";
 import { playOne } from "./explore.ts";
 import type { Lane } from "./lane.ts";
 import { faultsOf } from "./plans.ts";
 import type { Fault, Stage, Step } from "./stage.ts";
-
-/** mulberry32: small, and the same everywhere. */
-export function draws(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = state;
-    t = Math.imul(t ^ (t >>> 15), t | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 4_294_967_296;
-  };
-}
 
 const kinds: readonly KindSpec[] = [
   { name: "plain", maxCrashes: 100 },

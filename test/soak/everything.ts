@@ -7,17 +7,19 @@
 import { setTimeout as pause } from "node:timers/promises";
 import pg from "pg";
 import { startBridge } from "../../scripts/world/bridge.ts";
+import { draws, pick } from "../../scripts/world/draws.ts";
 import { startPostgres } from "../../scripts/world/postgres.ts";
 import { pgDatabase } from "../../src/adapters/node.ts";
 import { migrate } from "../../src/cli/migrate.ts";
 import { createClaimer } from "../../src/index.ts";
 import { blackout } from "../kills/blackout.ts";
 import { startTcpProxy } from "../support/tcp_faults.ts";
+import { argument, numberArgument, seedArgument } from "./arguments.ts";
 import { type Actor, startActor, startAuthority, startWorkerActor, type Tally } from "./everything_cast.ts";
 import { everythingJobs, type Payload } from "./everything_jobs.ts";
 import { sabotage } from "./everything_sabotage.ts";
 import { facts, nothing, violations } from "./everything_verdict.ts";
-import { draws, pick } from "./order.ts";
+import type { SoakReport } from "./order.ts";
 
 export interface SoakOptions {
   readonly seconds: number;
@@ -26,12 +28,6 @@ export interface SoakOptions {
   readonly progress?: (line: string) => void;
   /** A rule to take out first, to see that it is found out. */
   readonly sabotage?: string;
-}
-
-export interface SoakReport {
-  readonly did: Readonly<Record<string, number>>;
-  /** What must not have happened, in words; none is what is expected. */
-  readonly faults: readonly string[];
 }
 
 const enqueuers = 3;
@@ -380,15 +376,13 @@ export const replay = ({ seconds, seed }: Pick<SoakOptions, "seconds" | "seed">)
   `npm run soak -- --seconds ${seconds} --seed ${seed}`;
 
 if (process.argv[1] === import.meta.filename) {
-  const value = (name: string): string | undefined => {
-    const i = process.argv.indexOf(name);
-    return i === -1 ? undefined : process.argv[i + 1];
-  };
-  const seconds = Number(value("--seconds") ?? Number(value("--minutes") ?? 30) * 60);
-  const seed = Number(value("--seed") ?? Math.floor(Math.random() * 2 ** 31));
-  if (!(seconds > 0) || !Number.isFinite(seed) || process.argv.includes("--help"))
-    throw new Error("--minutes or --seconds (above 0, 30 minutes by default) and --seed want numbers");
-  const rule = value("--sabotage");
+  if (process.argv.includes("--help")) {
+    console.log("npm run soak -- [--minutes 30 | --seconds N] [--seed N] [--sabotage fence|names|slots|reap]");
+    process.exit(0);
+  }
+  const seconds = numberArgument("--seconds", 60 * numberArgument("--minutes", 30, 0), 0);
+  const seed = seedArgument();
+  const rule = argument("--sabotage");
   console.log(`soak of everything: ${seconds} s; again with: ${replay({ seconds, seed })}`);
   const { did, faults } = await soakEverything({
     seconds,

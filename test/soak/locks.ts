@@ -7,10 +7,12 @@ import { spawn } from "node:child_process";
 import { setTimeout } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import pg from "pg";
+import { draws, pick } from "../../scripts/world/draws.ts";
 import { resolveDatabase } from "../../scripts/world/postgres.ts";
 import { pgDatabase } from "../../src/adapters/node.ts";
 import { migrate } from "../../src/cli/migrate.ts";
 import { createClaimer } from "../../src/index.ts";
+import { numberArgument, seedArgument } from "./arguments.ts";
 import { kindOf, type SoakArguments, shapes, soakJobs } from "./locks_process.ts";
 
 export interface SoakOptions {
@@ -81,7 +83,8 @@ export async function soakLocks(options: SoakOptions): Promise<SoakReport> {
   );
   try {
     await Promise.all(children.map(({ ready }) => ready));
-    const draw = random(seed);
+    const chance = draws(seed);
+    const draw = (below: number) => pick(chance, below);
     let jobs = 0;
     const until = performance.now() + seconds * 1_000;
     while (performance.now() < until) {
@@ -129,15 +132,6 @@ export async function soakLocks(options: SoakOptions): Promise<SoakReport> {
     for (const child of children) child.kill();
     await sql.end();
   }
-}
-
-/** A small seeded generator. */
-function random(seed: number): (below: number) => number {
-  let state = seed >>> 0;
-  return (below) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    return Math.floor((state / 4_294_967_296) * below);
-  };
 }
 
 /** A job of a drawn kind with drawn names, all of them different. */
@@ -195,12 +189,6 @@ export function complaints(report: SoakReport): string[] {
 }
 
 if (process.argv[1] === import.meta.filename) {
-  const option = (name: string, otherwise: number): number => {
-    const at = process.argv.indexOf(`--${name}`);
-    const given = at === -1 ? otherwise : Number(process.argv[at + 1]);
-    if (!Number.isFinite(given)) throw new Error(`--${name} wants a number`);
-    return given;
-  };
   const server = await resolveDatabase({});
   const admin = new pg.Client(server.url());
   await admin.connect();
@@ -213,10 +201,10 @@ if (process.argv[1] === import.meta.filename) {
     await client.end();
     const report = await soakLocks({
       url: server.url(name),
-      seconds: option("seconds", 60),
-      seed: option("seed", Math.floor(Math.random() * 1e9)),
-      processes: option("processes", 4),
-      invocations: option("invocations", 64),
+      seconds: numberArgument("--seconds", 60, 0),
+      seed: seedArgument(),
+      processes: numberArgument("--processes", 4, 0),
+      invocations: numberArgument("--invocations", 64, 0),
     });
     console.log(JSON.stringify(report, null, 2));
     const wrong = complaints(report);

@@ -11,10 +11,12 @@ import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import pg from "pg";
 import * as z from "zod";
+import { draws, pick } from "../../scripts/world/draws.ts";
 import { resolveDatabase } from "../../scripts/world/postgres.ts";
 import { pgDatabase } from "../../src/adapters/node.ts";
 import { migrate } from "../../src/cli/migrate.ts";
 import { createClaimer, defineJob, type InvocationReport } from "../../src/index.ts";
+import { argument, numberArgument, seedArgument } from "./arguments.ts";
 
 const keys = 20;
 const enqueuers = 4;
@@ -41,20 +43,6 @@ export interface SoakReport {
   /** What must not have happened, in words; none is what is expected. */
   readonly faults: readonly string[];
 }
-
-/** Numbers in [0, 1) from a seed (mulberry32). */
-export function draws(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = state;
-    t = Math.imul(t ^ (t >>> 15), t | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 4_294_967_296;
-  };
-}
-
-export const pick = (draw: () => number, count: number): number => Math.floor(draw() * count);
 
 /** How a process ends itself in the middle of a handler, for the separate ones. */
 interface Death {
@@ -438,18 +426,7 @@ async function main(seconds: number, seed: number): Promise<void> {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const value = (name: string): string | undefined => {
-    const i = process.argv.indexOf(name);
-    return i === -1 ? undefined : process.argv[i + 1];
-  };
-  const child = value("--child");
+  const child = argument("--child");
   if (child !== undefined) await runChild(JSON.parse(child));
-  else {
-    const [seconds, seed] = [
-      Number(value("--seconds") ?? 60),
-      Number(value("--seed") ?? Math.floor(Math.random() * 2 ** 31)),
-    ];
-    if (!(seconds > 0) || !Number.isFinite(seed)) throw new Error("--seconds and --seed want numbers, seconds above 0");
-    await main(seconds, seed);
-  }
+  else await main(numberArgument("--seconds", 60, 0), seedArgument());
 }

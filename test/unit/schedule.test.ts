@@ -2,6 +2,7 @@
 
 import { describe, expect, it } from "vitest";
 import * as z from "zod";
+import { draws } from "../../scripts/world/draws.ts";
 import { defineJob, defineSchedule } from "../../src/index.ts";
 import {
   type CatchUp,
@@ -195,11 +196,7 @@ describe("firing", () => {
 
   it("fires each occurrence once over a year of triggers that come late, twice, and not for hours", () => {
     const seed = Number(process.env.PGCLAIM_SEED ?? Math.floor(Math.random() * 2 ** 31));
-    let state = seed;
-    const random = () => {
-      state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-      return state / 2 ** 32;
-    };
+    const random = draws(seed);
     const rule = { ...row("all", "0 */6 * * *"), timeZone: "Europe/Zurich" };
     const until = Date.UTC(2027, 0, 1);
     let stored = nextOccurrence(rule, new Date(Date.UTC(2026, 0, 1)));

@@ -9,6 +9,7 @@
 // Zones whose clocks change alike are looked at once.
 
 import { describe, expect, it } from "vitest";
+import { draws } from "../../scripts/world/draws.ts";
 import { lastUntil, nextAfter, parseRule } from "../../src/cron.ts";
 
 const minute = 60_000;
@@ -218,7 +219,7 @@ describe("in every zone", () => {
 
   it("fires as the clocks say for expressions that were drawn", () => {
     const seed = Number(process.env.PGCLAIM_SEED ?? Math.floor(Math.random() * 2 ** 31));
-    const random = drawFrom(seed);
+    const random = draws(seed);
     const pick = <T>(list: readonly T[]): T => list[Math.floor(random() * list.length)] as T;
     const number = (low: number, high: number) => low + Math.floor(random() * (high - low + 1));
     const field = (low: number, high: number): string => {
@@ -279,14 +280,3 @@ describe("the last occurrence", () => {
     }
   });
 });
-
-/** A sequence of draws from [0, 1) that a seed repeats. */
-function drawFrom(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}

@@ -3,16 +3,14 @@
 // and nasty values says so, with the values themselves as the oracle.
 
 import { describe, expect, it } from "vitest";
+import { draws, pick } from "../../../scripts/world/draws.ts";
 import { setup, type World } from "../../support/world.ts";
 import { install, registerKinds } from "./support.ts";
 
 /** A small seeded generator: the seed in a failure's message replays it. */
 function random(seed: number): (below: number) => number {
-  let state = seed >>> 0;
-  return (below) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    return Math.floor((state / 4_294_967_296) * below);
-  };
+  const draw = draws(seed);
+  return (below) => pick(draw, below);
 }
 
 async function render(world: World, template: string, payload: unknown): Promise<string | null> {

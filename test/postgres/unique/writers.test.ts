@@ -3,6 +3,7 @@
 
 import type pg from "pg";
 import { describe, expect, it } from "vitest";
+import { draws } from "../../../scripts/world/draws.ts";
 import { defineJob } from "../../../src/index.ts";
 import { endsWithin } from "../../support/gate.ts";
 import { deadlocks, expectOneForEachKey, jobs, keyed, keyedWorld, keys, put, putOne } from "./support.ts";
@@ -19,12 +20,7 @@ const boundMs = 60_000;
 
 function seeded(): { readonly seed: number; readonly random: () => number } {
   const seed = Number(process.env.PGCLAIM_SEED ?? Math.floor(Math.random() * 2 ** 31));
-  let state = seed;
-  const random = () => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    return state / 2 ** 32;
-  };
-  return { seed, random };
+  return { seed, random: draws(seed) };
 }
 
 function shuffled<T>(list: readonly T[], random: () => number): T[] {
