@@ -165,7 +165,7 @@ async function take({ tx }: Context, kind: number, name: string, how: "" | "_sha
   throw new Error(`${violation}: "${name}" of class ${kind} is held by somebody else`);
 }
 
-async function takeSlot({ tx }: Context, tenant: string): Promise<void> {
+export async function takeSlot({ tx }: Pick<Context, "tx">, tenant: string): Promise<void> {
   // A tick whose jobs share one slot of the limit takes one here as well: a second one, which became free meanwhile, would be
   // missing to whoever has its slot by right.
   const { rows: mine } = await tx.query(
