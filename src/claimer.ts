@@ -20,6 +20,7 @@ import { type Duration, show } from "./duration.ts";
 import { jobRequest, type When } from "./enqueue.ts";
 import { UsageError } from "./errors.ts";
 import type { CallerClient } from "./gateway.ts";
+import type { Inspector, Operator } from "./inspection.ts";
 import { invoke } from "./invocation.ts";
 import { kicker } from "./kick.ts";
 import { counts, readLimits, timerMs } from "./limits.ts";
@@ -34,6 +35,7 @@ import type {
   Trigger,
 } from "./model.ts";
 import { nearest } from "./nearest.ts";
+import { postgresInspector, postgresOperator } from "./operations.ts";
 import { postgresGateway } from "./postgres.ts";
 import { consoleLog, guardedLog } from "./report.ts";
 import { scheduleName } from "./schedule.ts";
@@ -114,6 +116,10 @@ export interface Claimer {
   /** Fires no more until resumed; occurrences that pass meanwhile are lost. */
   pauseSchedule(name: string): Promise<boolean>;
   resumeSchedule(name: string): Promise<boolean>;
+  /** The reads of the dashboard, the API and the CLI. */
+  readonly inspect: Inspector;
+  /** What a person does to jobs, written into their record. */
+  readonly operate: Operator;
   /** Registers the kinds and schedules, as the first invocation of a deployment does. */
   register(): Promise<void>;
 }
@@ -129,7 +135,8 @@ export function createClaimer(options: ClaimerOptions): Claimer {
   const limits = readLimits(options.limits);
   const budget = readBudget(options, limits);
   const definitions = readJobs(options.jobs, budget, limits);
-  const gateway = postgresGateway({ database: options.database, clock, limits, schema: options.schema ?? "pgclaim" });
+  const installation = { database: options.database, clock, limits, schema: options.schema ?? "pgclaim" };
+  const gateway = postgresGateway(installation);
   const log = guardedLog(options.log ?? consoleLog);
   const schedules = options.schedules === undefined ? null : readSchedules(options.schedules, definitions);
   const queueMax = readQueueMax(options.queueMax ?? {});
@@ -248,6 +255,8 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     resumeQueue: (queue) => gateway.resumeQueue(queueName(queue, "queue")),
     schedules: () => gateway.schedules(),
     pauseSchedule: (name) => gateway.pauseSchedule(scheduleName(name)),
+    inspect: postgresInspector(installation),
+    operate: postgresOperator(installation),
     resumeSchedule: (name) => gateway.resumeSchedule(scheduleName(name)),
 
     async register() {

@@ -18,14 +18,16 @@ export interface OneShotCall {
   readonly text: string;
   readonly argument: string;
   readonly limitMs: number;
+  /** Whether it only reads: its transaction is READ ONLY REPEATABLE READ then, so that its figures agree. */
+  readonly readOnly?: boolean;
 }
 
 export interface Database {
   /** Makes the session's client. `destroy` closes its socket at once, without a word to the server. */
   open(): { readonly client: PgClient; readonly destroy: () => void };
   /**
-   * Runs one call in a transaction of its own that names READ COMMITTED READ WRITE, on a connection that does not come
-   * from the session's pool. Rows as objects, column names as keys. Rejects past `limitMs`.
+   * Runs one call in a transaction of its own that names READ COMMITTED READ WRITE, or what `readOnly` says, on a connection
+   * that does not come from the session's pool. Rows as objects, column names as keys. Rejects past `limitMs`.
    */
   oneShot(call: OneShotCall): Promise<readonly Record<string, unknown>[]>;
 }

@@ -34,6 +34,38 @@ export {
   UsageError,
 } from "./errors.ts";
 export type { CallerClient } from "./gateway.ts";
+export type {
+  ActionView,
+  Actor,
+  BulkAnswer,
+  BulkVerb,
+  Count,
+  DeadGroup,
+  Holder,
+  Holders,
+  Inspector,
+  InvocationDetail,
+  JobDetail,
+  JobFilter,
+  JobRow,
+  JobsRequest,
+  KeyRow,
+  KindRow,
+  ListState,
+  LockView,
+  MetricsView,
+  OperateAnswer,
+  Operator,
+  Overview,
+  Page,
+  Point,
+  QueueRow,
+  Series,
+  TickRow,
+  TicksRequest,
+  TriggerRow,
+  Why,
+} from "./inspection.ts";
 export type { KickOptions } from "./kick.ts";
 export type { LimitOptions } from "./limits.ts";
 export type {

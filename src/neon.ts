@@ -52,15 +52,19 @@ export function neonDatabase(connectionString: string, options: NeonOptions = {}
       };
     },
 
-    async oneShot({ text, argument, limitMs }) {
+    async oneShot({ text, argument, limitMs, readOnly = false }) {
       const results = await sql.transaction(
         [
           // The driver's `readOnly: false` names nothing: where the database's default is read only, so is the batch.
-          sql.query("set transaction read write"),
+          sql.query(`set transaction read ${readOnly ? "only" : "write"}`),
           sql.query("select pg_catalog.set_config('statement_timeout', $1, true)", [String(limitMs)]),
           sql.query(text, [argument]),
         ],
-        { isolationLevel: "ReadCommitted", readOnly: false, fetchOptions: { signal: AbortSignal.timeout(limitMs) } },
+        {
+          isolationLevel: readOnly ? "RepeatableRead" : "ReadCommitted",
+          readOnly,
+          fetchOptions: { signal: AbortSignal.timeout(limitMs) },
+        },
       );
       return results[2] as Record<string, unknown>[];
     },

@@ -1,18 +1,11 @@
 // The gateway over a transport: the one place that talks SQL to the database. It calls schema/functions and parses every
 // row on the way in. Statements are schema-qualified and leave no session state behind.
 
+import { caller } from "./call.ts";
 import { type Clock, timedOut, within } from "./clock.ts";
 import { type Database, literal, type PgClient } from "./database.ts";
 import type { QueryResult } from "./define.ts";
-import {
-  DatabaseError,
-  databaseError,
-  describeError,
-  PgclaimError,
-  sqlStateOf,
-  toError,
-  UsageError,
-} from "./errors.ts";
+import { DatabaseError, databaseError, describeError, sqlStateOf, UsageError } from "./errors.ts";
 import type {
   CallerClient,
   ClaimAnswer,
@@ -39,6 +32,7 @@ import type {
   Skip,
   SkipReason,
 } from "./model.ts";
+import { instant, integer, json, type Row, text } from "./rows.ts";
 import { nextOccurrence } from "./schedule.ts";
 
 export interface PostgresOptions {
@@ -49,38 +43,10 @@ export interface PostgresOptions {
   readonly schema: string;
 }
 
-type Row = Record<string, unknown>;
-
 /** Makes the gateway. Nothing is opened before a verb is called. */
 export function postgresGateway(options: PostgresOptions): Gateway {
-  const { database, limits } = options;
-  if (!/^[a-z_][a-z0-9_]{0,39}$/.test(options.schema)) {
-    throw new UsageError(
-      "PGCLAIM_INVALID_OPTION",
-      "schema: expected a plain lower-case name of at most 40 letters, digits and _.",
-    );
-  }
-  const fn = (name: string) => `${options.schema}.${name}`;
-
-  async function call(text: string, argument: unknown, during: string): Promise<readonly Row[]> {
-    try {
-      return await database.oneShot({
-        text,
-        argument: typeof argument === "string" ? argument : JSON.stringify(argument),
-        limitMs: limits.oneShotMs,
-      });
-    } catch (error) {
-      // Not a word from the server: whether it did what was asked, nobody knows.
-      if (!(error instanceof PgclaimError) && sqlStateOf(error) === null) {
-        throw new DatabaseError(
-          "PGCLAIM_CONNECT_FAILED",
-          `The database did not answer while ${during} (${describeError(error)}). Is DATABASE_URL right, and the database up?`,
-          { cause: error },
-        );
-      }
-      throw databaseError(error, during);
-    }
-  }
+  const { limits } = options;
+  const { call, fn } = caller(options);
 
   async function operate(name: string, id: JobId, during: string): Promise<OperatorAnswer> {
     const [row] = await call(`select ${fn(name)}($1::bigint) as answer`, id, during);
@@ -634,42 +600,4 @@ function readClaim(rows: readonly Row[]): Omit<ClaimAnswer, "backendPid"> {
 
 function numbered(jobs: readonly Numbered[]): { readonly id: JobId; readonly n: number }[] {
   return jobs.map(({ jobId, attempt }) => ({ id: jobId, n: attempt }));
-}
-
-// Rows on the way in. Instants travel as JSON writes them, whatever the database's DateStyle. A driver may be told to parse
-// bigint into a number, which cannot hold an id: ids travel as text.
-
-function text(row: Row | undefined, column: string): string {
-  const value = row?.[column];
-  if (typeof value === "string") return value;
-  if (typeof value === "bigint" || typeof value === "number") return String(value);
-  throw unexpected(column, "text", value);
-}
-
-function integer(row: Row | undefined, column: string): number {
-  const value = Number(row?.[column] ?? Number.NaN);
-  if (Number.isSafeInteger(value)) return value;
-  throw unexpected(column, "an integer", row?.[column]);
-}
-
-function instant(row: Row | undefined, column: string): Date {
-  const value = row?.[column];
-  const date = value instanceof Date ? value : new Date(String(value));
-  if (!Number.isNaN(date.getTime())) return date;
-  throw unexpected(column, "an instant", value);
-}
-
-function json(row: Row | undefined, column: string): unknown {
-  const value = row?.[column];
-  if (typeof value === "string") return JSON.parse(value);
-  if (typeof value === "object" && value !== null) return value;
-  throw unexpected(column, "JSON", value);
-}
-
-function unexpected(column: string, expected: string, value: unknown): DatabaseError {
-  return new DatabaseError(
-    "PGCLAIM_QUERY_FAILED",
-    `The database answered ${value === undefined ? "no" : `a ${typeof value} as`} ${column}; expected ${expected}. Run: npm run migrate.`,
-    { cause: toError(value) },
-  );
 }

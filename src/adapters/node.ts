@@ -2,7 +2,14 @@
 
 import pg from "pg";
 import { systemClock, timedOut, within } from "../clock.ts";
-import { assertDatabaseUrl, type Database, destroySocket, literal, type PgClient } from "../database.ts";
+import {
+  assertDatabaseUrl,
+  type Database,
+  destroySocket,
+  literal,
+  type OneShotCall,
+  type PgClient,
+} from "../database.ts";
 
 export interface PgOptions {
   /**
@@ -28,12 +35,13 @@ export function pgDatabase(connectionString: string, options: PgOptions = {}): D
       return { client: client as unknown as PgClient, destroy: () => destroySocket(client) };
     },
 
-    async oneShot({ text, argument, limitMs }) {
+    async oneShot(call) {
+      const { limitMs } = call;
       const client = new pg.Client({ connectionString: oneShotAddress, connectionTimeoutMillis: limitMs });
       // A connection that breaks also rejects the query; without a listener it would end the process.
       client.on("error", () => {});
       try {
-        const rows = await within(systemClock, limitMs, ask(client, text, argument, limitMs));
+        const rows = await within(systemClock, limitMs, ask(client, call));
         if (rows === timedOut) throw new Error(`no answer within ${limitMs} ms`);
         return rows;
       } finally {
@@ -47,13 +55,11 @@ export function pgDatabase(connectionString: string, options: PgOptions = {}): D
 /** BEGIN, the call and COMMIT in one message, the argument as a literal. */
 async function ask(
   client: pg.Client,
-  text: string,
-  argument: string,
-  limitMs: number,
+  { text, argument, limitMs, readOnly = false }: OneShotCall,
 ): Promise<Record<string, unknown>[]> {
   await client.connect();
   const message = [
-    "begin isolation level read committed read write",
+    readOnly ? "begin isolation level repeatable read read only" : "begin isolation level read committed read write",
     `set local statement_timeout = ${limitMs}`,
     text.replace("$1", () => literal(argument)),
     "commit",
