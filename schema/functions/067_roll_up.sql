@@ -67,32 +67,50 @@ begin
       claimed = o.claimed + excluded.claimed,
       skipped = pgclaim.add_tallies(o.skipped, excluded.skipped)
   ), facts as materialized (
-    select s.width, s.at, k.kind, k.facts
+    select t.minute, k.kind, k.facts
     from ticks t
     cross join lateral jsonb_each(case jsonb_typeof(t.report -> 'kinds') when 'object' then t.report -> 'kinds' end) k(kind, facts)
-    join spans s on s.minute = t.minute
+  ), minute_lates as materialized (
+    select f.minute, f.kind, b.i, sum(b.n::bigint) as n
+    from facts f
+    cross join lateral jsonb_array_elements_text(f.facts -> 'late') with ordinality b(n, i)
+    group by f.minute, f.kind, b.i
   ), lates as (
     select l.width, l.at, l.kind, array_agg(l.n order by l.i) as late
     from (
-      select f.width, f.at, f.kind, b.i, sum(b.n::bigint)::bigint as n
-      from facts f
-      cross join lateral jsonb_array_elements_text(f.facts -> 'late') with ordinality b(n, i)
-      group by f.width, f.at, f.kind, b.i
+      select s.width, s.at, m.kind, m.i, sum(m.n)::bigint as n
+      from minute_lates m
+      join spans s on s.minute = m.minute
+      group by s.width, s.at, m.kind, m.i
     ) l
     group by l.width, l.at, l.kind
+  ), minute_sums as materialized (
+    select
+      f.minute, f.kind,
+      sum((f.facts ->> 'done')::bigint) as done,
+      sum((f.facts ->> 'retried')::bigint) as retried,
+      sum((f.facts ->> 'dead')::bigint) as dead,
+      sum((f.facts ->> 'snoozed')::bigint) as snoozed,
+      sum((f.facts ->> 'released')::bigint) as released,
+      sum((f.facts ->> 'cancelled')::bigint) as cancelled,
+      sum((f.facts ->> 'missed')::bigint) as missed,
+      sum((f.facts ->> 'lateMs')::bigint) as late_ms
+    from facts f
+    group by f.minute, f.kind
   ), sums as (
     select
-      f.width, f.at, f.kind,
-      coalesce(sum((f.facts ->> 'done')::bigint), 0) as done,
-      coalesce(sum((f.facts ->> 'retried')::bigint), 0) as retried,
-      coalesce(sum((f.facts ->> 'dead')::bigint), 0) as dead,
-      coalesce(sum((f.facts ->> 'snoozed')::bigint), 0) as snoozed,
-      coalesce(sum((f.facts ->> 'released')::bigint), 0) as released,
-      coalesce(sum((f.facts ->> 'cancelled')::bigint), 0) as cancelled,
-      coalesce(sum((f.facts ->> 'missed')::bigint), 0) as missed,
-      coalesce(sum((f.facts ->> 'lateMs')::bigint), 0) as late_ms
-    from facts f
-    group by f.width, f.at, f.kind
+      s.width, s.at, m.kind,
+      coalesce(sum(m.done), 0) as done,
+      coalesce(sum(m.retried), 0) as retried,
+      coalesce(sum(m.dead), 0) as dead,
+      coalesce(sum(m.snoozed), 0) as snoozed,
+      coalesce(sum(m.released), 0) as released,
+      coalesce(sum(m.cancelled), 0) as cancelled,
+      coalesce(sum(m.missed), 0) as missed,
+      coalesce(sum(m.late_ms), 0) as late_ms
+    from minute_sums m
+    join spans s on s.minute = m.minute
+    group by s.width, s.at, m.kind
   ), job_sums as (
     insert into pgclaim.rollup as o (
       width, at, kind, done, retried, dead, snoozed, released, cancelled, missed, late, late_ms

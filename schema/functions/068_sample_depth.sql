@@ -14,68 +14,64 @@ as $$
 #variable_conflict use_column
 declare
   r record;
-  queues text[] := '{}';
-  states text[] := '{}';
+  cells text[] := '{}';  -- a state, a space, a queue
   counts integer[] := '{}';
-  i integer := 0;
+  i integer;
   seen integer := 0;
   cut boolean := false;
 begin
   for r in
     (
-      select j.queue, 'ready' as state from pgclaim.job j
+      select 'ready ' || j.queue as cell from pgclaim.job j
       where of_state = 'ready' and j.queue = of_queue and j.state = 'ready' and not j.suspect
       order by j.priority, j.rank, j.id limit cap + 1
     )
     union all
     (
-      select j.queue, 'ready' from pgclaim.job j
+      select 'ready ' || j.queue from pgclaim.job j
       where of_state = 'ready' and j.queue = of_queue and j.state = 'ready' and j.suspect
       order by j.priority, j.rank, j.id limit cap + 1
     )
     union all
     (
-      select j.queue, case when j.failures > 0 then 'retrying' else 'scheduled' end from pgclaim.job j
+      select case when j.failures > 0 then 'retrying ' else 'scheduled ' end || j.queue from pgclaim.job j
       where of_state = 'scheduled' and j.state = 'scheduled'
       order by j.run_at, j.id limit cap + 1
     )
     union all
     (
-      select j.queue, 'blocked' from pgclaim.job j
+      select 'blocked ' || j.queue from pgclaim.job j
       where of_state = 'blocked' and j.state = 'blocked' and j.ordering_key is not null
       order by j.gate, j.place limit cap + 1
     )
     union all
     (
-      select j.queue, 'blocked' from pgclaim.job j
+      select 'blocked ' || j.queue from pgclaim.job j
       where of_state = 'blocked' and j.state = 'blocked' and j.ordering_key is null
       order by j.gate, j.priority, j.rank, j.id limit cap + 1
     )
     union all
     (
-      select j.queue, 'dead' from pgclaim.job j
+      select 'dead ' || j.queue from pgclaim.job j
       where of_state = 'dead' and j.state = 'dead'
       order by j.dead_at, j.id limit cap + 1
     )
   loop
-    cut := seen >= cap or (seen % 500 = 499 and clock_timestamp() > until);
-    exit when cut;
-    seen := seen + 1;
-    -- Mostly the cell of the row before; else one of few.
-    if i = 0 or queues[i] <> r.queue or states[i] <> r.state then
-      i := 1;
-      while i <= cardinality(counts) and (queues[i] <> r.queue or states[i] <> r.state) loop
-        i := i + 1;
-      end loop;
-      if i > cardinality(counts) then
-        queues[i] := r.queue;
-        states[i] := r.state;
-        counts[i] := 0;
-      end if;
+    if seen >= cap or (seen % 500 = 499 and clock_timestamp() > until) then
+      cut := true;
+      exit;
     end if;
-    counts[i] := counts[i] + 1;
+    seen := seen + 1;
+    i := array_position(cells, r.cell);
+    if i is null then
+      cells := cells || r.cell;
+      counts := counts || 1;
+    else
+      counts[i] := counts[i] + 1;
+    end if;
   end loop;
-  return query select c.q, c.s, c.m, cut from unnest(queues, states, counts) c(q, s, m);
+  return query
+  select substr(c.cell, strpos(c.cell, ' ') + 1), split_part(c.cell, ' ', 1), c.m, cut from unnest(cells, counts) c(cell, m);
 end $$;
 
 -- Counts how deep the queues are, for whoever looks: a page must not count ten million rows, so wake does it now and then.
@@ -94,8 +90,7 @@ set jit = off
 as $$
 declare
   clock constant timestamptz := clock_timestamp();
-  -- Of each state, or the first one would take it all.
-  share constant interval := budget_ms * interval '1 millisecond' / 4;
+  budget constant interval := budget_ms * interval '1 millisecond';
   until timestamptz;
   last pgclaim.housekeeping;
   task record;
@@ -125,7 +120,8 @@ begin
     ) t
     order by t.o, random()
   loop
-    until := case task.state when 'ready' then clock else clock_timestamp() end + share;
+    -- A share for each state, or the first would take it all; half of it for ready jobs, whose queues have a cap each.
+    until := case task.state when 'ready' then clock + budget / 2 else clock_timestamp() + budget / 6 end;
     continue when task.state = 'ready' and clock_timestamp() > until;
     with cells as materialized (
       select c.* from pgclaim.count_cells(task.state, task.queue, cap, until) c
