@@ -1,7 +1,7 @@
 -- What an invocation asks before it opens a connection: is anything due, and does the database know my kinds?
 -- Argument: {"digest": text, "queues": [text], "schedules"?: [text] (the definitions the caller has), "reapSlice", "dueSlice",
 --           "gateSlice", "cancelSlice", "pruneSlice": integer, "historyMs": integer | null,
---           "trigger"?: {"name", "type": 'cron' | 'http' | 'manual'}, and with it "rollSlice", "depthCap", "depthMs": integer}
+--           "trigger"?: {"name", "type": 'cron' | 'http' | 'manual'}, and with it "rollSlice"?, "depthCap"?, "depthMs"?: integer}
 --           Without a trigger nothing is recorded: code before this field asks so, and whoever only wants to know.
 -- Answers:  {"revision": integer | null (unknown digest), "supersededBy": integer | null (a newer deployment that has changed a
 --           kind or a schedule of this one, or dropped a schedule), "ready": boolean, "suspects": boolean,
@@ -78,7 +78,7 @@ begin
   if request ? 'trigger' then
     -- Records, for people; after all that the work needs, and the mark of this wake last, so that its rows are held least.
     begin
-      rolled := pgclaim.roll_up((request ->> 'rollSlice')::integer);
+      rolled := pgclaim.roll_up(coalesce((request ->> 'rollSlice')::integer, 2000));
     exception when others then
       faults := faults || jsonb_build_object('step', 'roll up', 'sqlstate', sqlstate);
     end;
@@ -90,7 +90,9 @@ begin
       end;
     end if;
     begin
-      perform pgclaim.sample_depth((request ->> 'depthCap')::integer, (request ->> 'depthMs')::integer);
+      perform pgclaim.sample_depth(
+        coalesce((request ->> 'depthCap')::integer, 100000), coalesce((request ->> 'depthMs')::integer, 1000)
+      );
     exception when others then
       faults := faults || jsonb_build_object('step', 'sample', 'sqlstate', sqlstate);
     end;
