@@ -47,6 +47,7 @@ const levels: Record<string, number> = {
   "src/cli/migrate.ts": 11,
   "src/http/respond.ts": 11,
   "src/http/auth.ts": 11,
+  "src/http/metrics.ts": 11,
   "src/http/requests.ts": 12,
   "src/http/app.ts": 13,
   "src/adapters/environment.ts": 13,
