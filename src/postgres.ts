@@ -110,6 +110,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         runAt: instant(row, "run_at"),
         enqueuedAt: instant(row, "enqueued_at"),
         failures: integer(row, "failures"),
+        trace: null,
         deadlineAt: row.deadline_at === null ? null : instant(row, "deadline_at"),
       }));
     },
