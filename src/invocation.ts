@@ -14,6 +14,7 @@ import {
   invocationReport,
   type Log,
   reportedError,
+  storedTriggerName,
   triggerName,
 } from "./report.ts";
 import { firing, maxOccurrences } from "./schedule.ts";
@@ -115,6 +116,7 @@ async function wake(options: InvocationOptions, notes: InvocationNotes): Promise
       queues,
       schedules: (schedules ?? []).map(({ definition }) => definition),
       historyMs,
+      trigger: { name: storedTriggerName(notes.trigger), type: notes.trigger.type },
     });
   } catch (error) {
     // Wake can never be what stops the work. If the database is alive, ask it directly: claim.
@@ -276,6 +278,7 @@ class Invocation {
         const report = await observe.around(() =>
           tick(this.#context(session, observe), {
             tickId,
+            n: this.#notes.ticks.length + 1,
             quarantined: plan.quarantined,
             kinds: fits,
             unfit: handled.map(({ kind }) => kind).filter((kind) => !fits.includes(kind)),
@@ -348,6 +351,9 @@ class Invocation {
       revision: this.#revision,
       invocationId: this.#notes.invocationId,
       observe,
+      trigger: storedTriggerName(this.#notes.trigger),
+      wakeMs: this.#notes.wakeMs,
+      connectMs: this.#notes.connectMs,
     };
   }
 }
