@@ -289,7 +289,7 @@ export class TickObserver {
 
   #eventOf(job: JobResult, code: string | null): PgclaimEvent {
     const ids = this.#ids(job);
-    const ran = { ...ids, ms: job.runMs ?? null };
+    const ran = { ...ids, ms: this.#started.has(job.jobId) ? (job.runMs ?? null) : null };
     const dueAt = job.dueAt ?? null;
     switch (job.result) {
       case "retried":
