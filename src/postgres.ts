@@ -69,6 +69,9 @@ export function postgresGateway(options: PostgresOptions): Gateway {
           pruneSlice: counts.pruneSlice,
           gateSlice: counts.gateSlice,
           cancelSlice: counts.cancelSlice,
+          rollSlice: counts.rollSlice,
+          depthCap: counts.depthCap,
+          depthMs: counts.depthMs,
         },
         "asking for work",
       );
@@ -110,6 +113,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         runAt: instant(row, "run_at"),
         enqueuedAt: instant(row, "enqueued_at"),
         failures: integer(row, "failures"),
+        trace: null,
         deadlineAt: row.deadline_at === null ? null : instant(row, "deadline_at"),
       }));
     },

@@ -87,6 +87,14 @@ export const contract = {
     summary: "Whether this deployment answers. Asks no database.",
     answers: { 200: state.health },
   }),
+  metrics: route({
+    method: "get",
+    path: "/metrics",
+    scopes: readers,
+    tag: "Running",
+    summary: "Every metric, as Prometheus reads them; docs/metrics.md has their meaning.",
+    answers: { 200: z.string() },
+  }),
   trigger: route({
     method: "post",
     path: "/api/trigger",

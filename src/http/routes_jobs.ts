@@ -30,7 +30,8 @@ type JobRoutes =
 
 export const jobHandlers: Pick<Handlers, JobRoutes> = {
   async listJobs({ query, claimer }) {
-    return { status: 200, body: await (await claimer()).inspect.jobs(defined(query)) };
+    const { inspect } = await claimer();
+    return { status: 200, body: await ofCursor(query.cursor, "query.cursor", inspect.jobs(defined(query))) };
   },
 
   async enqueue({ body: sent, claimer }) {
@@ -86,7 +87,8 @@ export const jobHandlers: Pick<Handlers, JobRoutes> = {
   cancelJobs: ({ body, claimer }) => bulk("cancel", body, claimer),
 
   async listKeys({ query, claimer }) {
-    return { status: 200, body: await (await claimer()).inspect.keys(defined(query)) };
+    const { inspect } = await claimer();
+    return { status: 200, body: await ofCursor(query.cursor, "query.cursor", inspect.keys(defined(query))) };
   },
 };
 
@@ -145,7 +147,11 @@ async function bulk(verb: BulkVerb, body: BulkBody, claimer: MakeClaimer, more: 
   while (upTo !== null && sum.more && sum.changed + sum.left < maxBulk) {
     const limit = Math.min(bulkSlice, maxBulk - sum.changed - sum.left);
     const from = sum.cursor === null ? {} : { cursor: sum.cursor };
-    const slice = await operate.bulk({ verb, filter, upTo, ...from, ...more, limit, by });
+    const slice = await ofCursor(
+      body.cursor,
+      "cursor",
+      operate.bulk({ verb, filter, upTo, ...from, ...more, limit, by }),
+    );
     sum.changed += slice.changed;
     sum.left += slice.left;
     sum.more = slice.more;
@@ -154,6 +160,17 @@ async function bulk(verb: BulkVerb, body: BulkBody, claimer: MakeClaimer, more: 
     if (slice.changed + slice.left === 0) break;
   }
   return { status: 200 as const, body: sum };
+}
+
+/** Whatever else could be wrong was checked before: what the database refuses without a path is the cursor. */
+export async function ofCursor<T>(cursor: string | undefined, path: string, answer: Promise<T>): Promise<T> {
+  try {
+    return await answer;
+  } catch (error) {
+    const isIts = error instanceof UsageError && error.code === "PGCLAIM_INVALID_OPTION" && error.path === undefined;
+    if (cursor === undefined || !isIts) throw error;
+    throw new UsageError("PGCLAIM_INVALID_REQUEST", `${path}: ${error.message}`, { path, cause: error });
+  }
 }
 
 /** What `GET /api/jobs/{id}` has always answered, and the rest of the detail. */

@@ -5,9 +5,10 @@ import type { Claimer } from "../claimer.ts";
 import { parseDuration } from "../duration.ts";
 import { UsageError } from "../errors.ts";
 import type { ScheduleView, Trigger } from "../model.ts";
+import { answerMetrics } from "./metrics.ts";
 import type { Handlers } from "./mount.ts";
 import { answerInvocation, invalid } from "./respond.ts";
-import { by, type jobHandlers } from "./routes_jobs.ts";
+import { by, type jobHandlers, ofCursor } from "./routes_jobs.ts";
 import { defined } from "./schemas.ts";
 
 /** Length of a chart: what the rolled-up minutes can give, and the one shown first. */
@@ -15,6 +16,10 @@ const windowMs = { min: 60_000, max: 7 * 86_400_000, usual: 3 * 3_600_000 } as c
 
 export const stateHandlers: Omit<Handlers, keyof typeof jobHandlers> = {
   health: () => ({ status: 200, body: { ok: true } }),
+
+  async metrics({ claimer }) {
+    return answerMetrics(await claimer());
+  },
 
   async trigger({ body: { budget, wait = true, queues } = {}, c, claimer }) {
     const budgetMs = budget === undefined ? undefined : parseDuration(budget, "budget");
@@ -58,7 +63,8 @@ export const stateHandlers: Omit<Handlers, keyof typeof jobHandlers> = {
   },
 
   async listTicks({ query, claimer }) {
-    return { status: 200, body: await (await claimer()).inspect.ticks(defined(query)) };
+    const { inspect } = await claimer();
+    return { status: 200, body: await ofCursor(query.cursor, "query.cursor", inspect.ticks(defined(query))) };
   },
   async getInvocation({ params: { id }, claimer }) {
     const invocation = await (await claimer()).inspect.invocation(id);
