@@ -60,6 +60,7 @@ const levels: Record<string, number> = {
   "src/http/contract.ts": 15,
   "src/http/mount.ts": 16,
   "src/http/openapi.ts": 16,
+  "src/http/reference.ts": 17,
   "src/http/routes_jobs.ts": 17,
   "src/http/routes_state.ts": 18,
   "src/http/app.ts": 19,
