@@ -7,7 +7,14 @@ import type { Deployment, Gateway, Session, WakeAnswer } from "./gateway.ts";
 import { enterTick, isQuarantineRunning } from "./latch.ts";
 import { busyRetryBaseMs, counts, type Limits } from "./limits.ts";
 import type { InvocationReport, ReportedError, TickReport, Trigger } from "./model.ts";
-import { type InvocationNotes, invocationLine, invocationReport, type Log, reportedError } from "./report.ts";
+import {
+  type InvocationNotes,
+  invocationLine,
+  invocationReport,
+  type Log,
+  reportedError,
+  storedTriggerName,
+} from "./report.ts";
 import { firing, maxOccurrences } from "./schedule.ts";
 import { type TickContext, tick } from "./tick.ts";
 
@@ -97,6 +104,7 @@ async function wake(options: InvocationOptions, notes: InvocationNotes): Promise
       queues,
       schedules: (schedules ?? []).map(({ definition }) => definition),
       historyMs,
+      trigger: { name: storedTriggerName(notes.trigger), type: notes.trigger.type },
     });
   } catch (error) {
     // Wake can never be what stops the work. If the database is alive, ask it directly: claim.
@@ -253,6 +261,7 @@ class Invocation {
       try {
         const report = await tick(this.#context(session), {
           tickId: crypto.randomUUID(),
+          n: this.#notes.ticks.length + 1,
           quarantined: plan.quarantined,
           kinds: fits,
           unfit: handled.map(({ kind }) => kind).filter((kind) => !fits.includes(kind)),
@@ -322,6 +331,9 @@ class Invocation {
       concurrency,
       revision: this.#revision,
       invocationId: this.#notes.invocationId,
+      trigger: storedTriggerName(this.#notes.trigger),
+      wakeMs: this.#notes.wakeMs,
+      connectMs: this.#notes.connectMs,
     };
   }
 }

@@ -69,6 +69,9 @@ export function postgresGateway(options: PostgresOptions): Gateway {
           pruneSlice: counts.pruneSlice,
           gateSlice: counts.gateSlice,
           cancelSlice: counts.cancelSlice,
+          rollSlice: counts.rollSlice,
+          depthCap: counts.depthCap,
+          depthMs: counts.depthMs,
         },
         "asking for work",
       );

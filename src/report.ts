@@ -1,7 +1,8 @@
 // report: what happened -> TickReport, InvocationReport and one structured log line. Counts and names, never payloads.
 
 import { describeError, PgclaimError } from "./errors.ts";
-import type { ClaimAnswer, FinishRow } from "./gateway.ts";
+import type { ClaimAnswer, FinishRow, TickFacts } from "./gateway.ts";
+import { counts } from "./limits.ts";
 import type {
   Claim,
   FiredSchedule,
@@ -15,6 +16,7 @@ import type {
   TickReport,
   Trigger,
 } from "./model.ts";
+import { storableText } from "./storable.ts";
 
 /** Where log lines go: one object each, ready for JSON. */
 export type Log = (entry: LogEntry) => void;
@@ -72,8 +74,13 @@ export interface TickNotes {
 }
 
 /** The facts of a tick known before its fate is: what finish and settle store in the tick's row. */
-export function tickFacts(notes: TickNotes): Partial<TickReport> {
+export function tickFacts(
+  notes: TickNotes,
+  soFar: Pick<TickFacts, "trigger" | "n" | "startedAt" | "wakeMs" | "connectMs" | "roundTrips" | "totalMs">,
+): TickFacts {
   return {
+    ...soFar,
+    skips: (notes.claim?.skips ?? []).slice(0, counts.storedSkips),
     quarantined: notes.quarantined,
     claimed: notes.claim?.claims.length ?? 0,
     skipped: notes.claim?.skipped ?? {},
@@ -189,6 +196,11 @@ export function triggerName(trigger: Trigger): string {
     default:
       return trigger satisfies never;
   }
+}
+
+/** The same, as the database keeps it: storable, and 200 characters at most. */
+export function storedTriggerName(trigger: Trigger): string {
+  return storableText(triggerName(trigger).slice(0, 200));
 }
 
 /** What an invocation has measured so far. */

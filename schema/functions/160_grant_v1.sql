@@ -33,7 +33,11 @@ begin
       pgclaim.take_slot(text, text, integer, bigint[], bigint), pgclaim.has_before(text, bigint),
       pgclaim.reserve_v1(jsonb), pgclaim.reservations(timestamptz), pgclaim.cancelled_v1(jsonb), pgclaim.cancel_requested(integer),
       pgclaim.take_out(bigint, text, text), pgclaim.write_schedules(integer, text[], jsonb),
-      pgclaim.fire_v1(jsonb)
+      pgclaim.fire_v1(jsonb),
+      pgclaim.late_bounds_ms(), pgclaim.late_counts(bigint[]), pgclaim.add_counts(bigint[], bigint[]),
+      pgclaim.add_tallies(jsonb, jsonb), pgclaim.bump_trigger(text, text, timestamptz, boolean), pgclaim.roll_up(integer),
+      pgclaim.prune_records(integer), pgclaim.count_cells(text, text, integer, timestamptz),
+      pgclaim.sample_depth(integer, integer)
       to %I', role_name);
     execute format('grant select on pgclaim.installation to %I', role_name);
     execute format('grant usage on sequence pgclaim.place_seq to %I', role_name);
@@ -48,6 +52,10 @@ begin
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
     execute format('grant select, insert, update, delete on pgclaim.attempt, pgclaim.tick to %I', role_name);
     execute format('grant select, insert, delete on pgclaim.history to %I', role_name);
+    execute format('grant select, insert, update on pgclaim.trigger, pgclaim.housekeeping to %I', role_name);
+    execute format('grant select, insert, update, delete on
+      pgclaim.trigger_minute, pgclaim.trigger_bump, pgclaim.rollup, pgclaim.tick_rollup, pgclaim.depth to %I', role_name);
+    execute format('grant select, update, delete on pgclaim.action, pgclaim.request_key to %I', role_name);
   elsif scope = 'operate' then
     execute format('grant execute on function
       pgclaim.job_key(integer, bigint), pgclaim.try_job_lock(text, bigint), pgclaim.require_read_committed(),

@@ -1,6 +1,6 @@
 -- What the person on call asks: who woke us and when, what was done in each minute, how deep the queues are, who did what to a
 -- job, where it came from.
--- Locks: ACCESS EXCLUSIVE on job and history for as long as a catalogue change takes, no table is rewritten; SHARE on tick and
+-- Locks: ACCESS EXCLUSIVE on job, history and tick for as long as a catalogue change takes, no table is rewritten; SHARE on tick and
 -- job while their new indexes are built (tick keeps a week; those of job hold dead letters, retries and deadlines only). Old code:
 -- writes ticks without the new facts, and jobs without a trace; both are shown as not known.
 
@@ -28,8 +28,10 @@ create index job_missed on pgclaim.job (dead_at, id) where state = 'dead' and de
 -- Slack: who is late, who will be. Only jobs with a deadline pay for it.
 create index job_deadline on pgclaim.job (deadline_at, id) where deadline_at is not null and state <> 'dead';
 
--- Ticks newest first, and those that are not rolled up yet.
+-- Ticks newest first, those that are not rolled up yet, and those that are old enough to be pruned, for which alone there was
+-- the other one.
 create index tick_newest on pgclaim.tick (decided_at, id);
+drop index pgclaim.tick_decided;
 create index tick_invocation on pgclaim.tick (invocation);
 
 create table pgclaim.trigger (
@@ -52,6 +54,16 @@ create table pgclaim.trigger_minute (
   worked integer     not null default 0,     -- of those, the ones that found something due
   constraint trigger_minute_pkey primary key (name, at)
 ) with (fillfactor = 50);
+create index trigger_minute_at on pgclaim.trigger_minute (at);
+
+create table pgclaim.trigger_bump (
+  name   text        collate "C" not null,
+  at     timestamptz not null,
+  worked boolean     not null
+);
+comment on table pgclaim.trigger_bump is
+  'Wakes that met another one of the same trigger: nobody waits for a row, the next one of the trigger counts them.';
+create index trigger_bump_name on pgclaim.trigger_bump (name, at);
 
 -- What was done, from the reports of ticks. Widths: 1 (minute, two days), 60 (hour, ninety days), 0 (since ever, one row of
 -- each kind at 'epoch').

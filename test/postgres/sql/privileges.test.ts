@@ -71,6 +71,15 @@ const calls: Record<string, string> = {
   reserve_v1: `pgclaim.reserve_v1('{"jobs": [1], "reserveMs": 1}')`,
   reservations: "pgclaim.reservations(now())",
   has_ready: "pgclaim.has_ready('{}', false)",
+  late_bounds_ms: "pgclaim.late_bounds_ms()",
+  late_counts: "pgclaim.late_counts('{1}')",
+  add_counts: "pgclaim.add_counts('{1}', '{}')",
+  add_tallies: "pgclaim.add_tallies('{}', '{}')",
+  bump_trigger: "pgclaim.bump_trigger('manual', 'manual', now(), true)",
+  roll_up: "pgclaim.roll_up(1)",
+  prune_records: "pgclaim.prune_records(1)",
+  count_cells: "pgclaim.count_cells('ready', 'q', 1, now())",
+  sample_depth: "pgclaim.sample_depth(1, 1)",
   wake_v1: `pgclaim.wake_v1('{"digest": "x", "queues": []}')`,
   take_locks: "pgclaim.take_locks(1, 'a', 'o', '{n}', '{s}', '{l}', '{1}', false, '{}', '{}', '{}', 1, 1)",
   take_slot: "pgclaim.take_slot('tick', '', 1, '{}', 1)",
@@ -100,10 +109,6 @@ const calls: Record<string, string> = {
   schedules_v1: "pgclaim.schedules_v1()",
   pause_schedule_v1: "pgclaim.pause_schedule_v1('s')",
   resume_schedule_v1: "pgclaim.resume_schedule_v1('s')",
-  late_bounds_ms: "pgclaim.late_bounds_ms()",
-  late_counts: "pgclaim.late_counts('{1}')",
-  add_counts: "pgclaim.add_counts('{1}', '{1}')",
-  add_tallies: "pgclaim.add_tallies('{}', '{}')",
   error_fingerprint: "pgclaim.error_fingerprint('a')",
   advisory_locks: "pgclaim.advisory_locks()",
   open_attempts: "pgclaim.open_attempts()",
@@ -249,6 +254,7 @@ const tables = [
   "grantee",
   "migration",
   "schema_functions",
+  "trigger_bump",
 ];
 
 /** Kinds that use all there is: a gate of each class, a unique key, and a limit beside an exclusive and a shared name. */
@@ -729,6 +735,7 @@ describe("grant_v1('operate')", () => {
       "refill",
       "promote",
       "revisions_v1",
+      "late_bounds_ms",
       "current_maxes",
       "retry_v1",
       "lock_for_operator",
@@ -743,6 +750,7 @@ describe("grant_v1('operate')", () => {
       "schedules_v1",
       "pause_schedule_v1",
       "resume_schedule_v1",
+      ...readVerbs,
     ]);
     expect(await sqlState(client.query("delete from pgclaim.schedule"))).toBe(DENIED);
     expect(await sqlState(client.query("delete from pgclaim.history"))).toBe(DENIED);
