@@ -28,6 +28,7 @@ const levels: Record<string, number> = {
   "src/operations.ts": 5,
   "src/duration.ts": 1,
   "src/storable.ts": 1,
+  "src/refusal.ts": 1,
   "src/answers.ts": 2,
   "src/key_template.ts": 2,
   "src/define.ts": 3,
