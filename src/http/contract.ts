@@ -130,10 +130,11 @@ export const contract = {
     scopes: ["enqueue"],
     tag: "Jobs",
     summary: "Enqueues one job, or up to 1,000, all of them or none. 201: at least one is new.",
+    headers: ask.enqueueHeaders,
     body: ask.newJobs,
     raw: true,
     answers: { 200: job.enqueuedJobs, 201: job.enqueuedJobs },
-    errors: { 404: "PGCLAIM_UNKNOWN_KIND" },
+    errors: { 404: "PGCLAIM_UNKNOWN_KIND", 422: "PGCLAIM_IDEMPOTENCY_CONFLICT" },
   }),
   cancelJobs: bulk("/api/jobs/cancel", "Cancels the waiting jobs that match, up to 10,000.", ask.cancelRequest),
   listDead: view(

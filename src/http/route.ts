@@ -91,7 +91,7 @@ type Endpoint<R extends Route> =
       input: Input<R>;
       output: ErrorBody;
       outputFormat: "json";
-      status: Exclude<400 | 401 | 404 | 409 | 413 | 415 | 500 | 503, keyof R["answers"]>;
+      status: Exclude<400 | 401 | 404 | 409 | 413 | 415 | 422 | 500 | 503, keyof R["answers"]>;
     };
 
 type Intersection<U> = (U extends unknown ? (one: U) => void : never) extends (all: infer I) => void ? I : never;

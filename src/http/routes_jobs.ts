@@ -34,9 +34,11 @@ export const jobHandlers: Pick<Handlers, JobRoutes> = {
     return { status: 200, body: await ofCursor(query.cursor, "query.cursor", inspect.jobs(defined(query))) };
   },
 
-  async enqueue({ body: sent, claimer }) {
+  async enqueue({ body: sent, headers, claimer }) {
     const { jobs, many } = parseJobs(sent);
-    const enqueued = await (await claimer()).enqueueByKind(jobs);
+    const key = headers["idempotency-key"];
+    const once = key === undefined ? {} : { idempotencyKey: key };
+    const enqueued = await (await claimer()).enqueueByKind(jobs, { source: by, ...once });
     // 201 says that there is a job which was not there before.
     const isNew = enqueued.some(({ type }) => type === "enqueued" || type === "successor");
     const [first] = enqueued;

@@ -110,7 +110,7 @@ export const enqueueHeaders = z.object({
     .string({ error: keyError })
     .regex(/^[\x20-\x7e]{1,255}$/, { error: keyError })
     .optional()
-    .describe("A request with a key that was seen is not done again; it is answered what the first one was."),
+    .describe("A request whose key was seen within a day enqueues nothing; it is answered what the first one was."),
 });
 
 export const newJob = z.strictObject({

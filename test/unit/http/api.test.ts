@@ -243,6 +243,40 @@ describe("a job's payload", () => {
   });
 });
 
+describe("an Idempotency-Key", () => {
+  const job = { kind: "receipt.send", payload: 1 };
+
+  it("is handed to the claimer with the jobs", async () => {
+    const { app, calls } = setup();
+    const key = 'order 42/"a"';
+    const answer = await app.request("/api/jobs", post("enqueue", job, { "idempotency-key": key }));
+    expect([answer.status, calls]).toEqual([201, [["enqueueByKind", [job], { source: "api", idempotencyKey: key }]]]);
+  });
+
+  it.each(["", "x".repeat(256), "\u00e9"])("is refused before there is a claimer: %j", async (key) => {
+    const { app, counted } = setup();
+    const answer = await app.request("/api/jobs", post("enqueue", job, { "idempotency-key": key }));
+    expect([answer.status, await errorOf(answer)]).toEqual([
+      400,
+      {
+        code: "PGCLAIM_INVALID_REQUEST",
+        message: "headers.idempotency-key: expected 1 to 255 printable ASCII characters.",
+        path: "headers.idempotency-key",
+      },
+    ]);
+    expect(counted.claimers).toBe(0);
+  });
+
+  it("that was used with other jobs is a conflict", async () => {
+    const enqueueByKind = async () => {
+      throw new UsageError("PGCLAIM_IDEMPOTENCY_CONFLICT", "The key was used with other jobs.");
+    };
+    const { app } = setup({ enqueueByKind });
+    const answer = await app.request("/api/jobs", post("enqueue", job, { "idempotency-key": "k" }));
+    expect([answer.status, (await errorOf(answer)).code]).toEqual([422, "PGCLAIM_IDEMPOTENCY_CONFLICT"]);
+  });
+});
+
 describe("one job or schedule", () => {
   it.each([
     ["not-found", 404, "PGCLAIM_JOB_NOT_FOUND"],

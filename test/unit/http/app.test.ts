@@ -369,7 +369,7 @@ describe("POST /api/jobs", () => {
     const { app, calls } = setup();
     const answer = await app.request("/api/jobs", post("enqueue", job));
     expect([answer.status, await answer.json()]).toEqual([201, { type: "enqueued", id: "1" }]);
-    expect(calls).toEqual([["enqueueByKind", [job]]]);
+    expect(calls).toEqual([["enqueueByKind", [job], { source: "api" }]]);
   });
 
   it("enqueues an array and answers an array, also for one", async () => {
