@@ -90,7 +90,7 @@ describe("the API against its document", () => {
           "payload.*": ["x"],
           "idempotency-key": ["one", "two"],
         },
-        1_000,
+        500,
       );
       expect(await world.locks()).toBe(0);
     },
