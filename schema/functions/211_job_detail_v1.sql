@@ -47,7 +47,7 @@ as $$
     'heldBy', case when b.pid is not null then jsonb_build_object(
       'pid', b.pid,
       'sinceMs', pgclaim.ms_between(a.xact_start, clock_timestamp()),
-      'mine', b.pid = (select min(h.pid) from held h join job j on h.key = j.own_key)
+      'mine', coalesce(b.pid = (select min(h.pid) from held h join job j on h.key = j.own_key), false)
     ) end,
     'taken', case when n.class = 'limit' then (select count(*) from slots s where s.name = n.name) end,
     'max', n.max
