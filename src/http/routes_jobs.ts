@@ -169,7 +169,7 @@ export async function ofCursor<T>(cursor: string | undefined, path: string, answ
   try {
     return await answer;
   } catch (error) {
-    const isIts = error instanceof UsageError && error.code === "PGCLAIM_INVALID_OPTION" && error.path === undefined;
+    const isIts = error instanceof UsageError && error.code === "PGCLAIM_INVALID_REQUEST" && error.path === undefined;
     if (cursor === undefined || !isIts) throw error;
     throw new UsageError("PGCLAIM_INVALID_REQUEST", `${path}: ${error.message}`, { path, cause: error });
   }

@@ -197,7 +197,7 @@ describe("a query", () => {
 
   it("is asked by the cursor's own name where the database refuses the cursor", async () => {
     const refuse = async () => {
-      throw new UsageError("PGCLAIM_INVALID_OPTION", "The cursor does not belong to this list.");
+      throw new UsageError("PGCLAIM_INVALID_REQUEST", "The cursor does not belong to this list.");
     };
     const { app } = setup({ "inspect.jobs": refuse, "operate.bulk": refuse });
     expect(await errorOf(await app.request("/api/jobs?cursor=abc", get()))).toEqual({
