@@ -46,6 +46,7 @@ const answers = {
   Series: state.series,
   Overview: state.overview,
   Report: state.report,
+  FailedReport: state.failedReport,
 } as const;
 
 let made: JsonObject | null = null;
@@ -149,14 +150,15 @@ function responses(route: Route): JsonObject {
         }),
   };
   const own = Object.entries(route.errors ?? {}).map(([status, codes]) => [status, error(codes)]);
-  const good = Object.entries(route.answers).map(([status, schema]) => [status, success(schema)]);
+  const good = Object.entries(route.answers).map(([status, schema]) => [status, answer(Number(status), schema)]);
   return { ...ofEvery, ...Object.fromEntries(own), ...Object.fromEntries(good) };
 }
 
-function success(schema: z.ZodType): JsonObject {
+function answer(status: number, schema: z.ZodType): JsonObject {
   const json = schemaOf(schema, "output");
   const type = json.type === "string" ? "text/plain" : "application/json";
-  return { description: "Done.", content: { [type]: { schema: json } } };
+  const description = status < 400 ? "Done." : "The invocation ended in an error, or it could not begin.";
+  return { description, content: { [type]: { schema: json } } };
 }
 
 type Direction = "input" | "output";
