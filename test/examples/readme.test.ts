@@ -66,7 +66,8 @@ it("type-checks the README's programs", () => {
   writeFileSync(join(folder, "enqueue.ts"), enqueue ?? "");
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ extends: "../../tsconfig.json", include: ["*.ts"] }));
   writeFileSync(join(folder, "order.ts"), blocks("ts")[2] ?? "");
-  expect(blocks("ts")).toHaveLength(3);
+  writeFileSync(join(folder, "client.ts"), blocks("ts")[3] ?? "");
+  expect(blocks("ts")).toHaveLength(4);
   execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", folder], {
     encoding: "utf8",
     stdio: "pipe",

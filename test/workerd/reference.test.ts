@@ -8,6 +8,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { createClient } from "../../src/client.ts";
 import type { InvocationReport } from "../../src/index.ts";
 import { endsWithin } from "../support/gate.ts";
 import { setup, type World } from "../support/world.ts";
@@ -66,6 +67,39 @@ describe("the reference Worker", () => {
       { name: "github.event" },
       { name: "report.transaction" },
     ]);
+  });
+
+  it("lists jobs in workerd through the typed client, and shows its document and its page", async () => {
+    const world = await setup();
+    const worker = await startReference(world);
+    await endsWithin(soonMs, worker.cron(), "scheduled()");
+    const payload = { transactionId: "tx_1", account: "7", amount: "1" };
+    const enqueued = await worker.fetch("/api/jobs", {
+      method: "POST",
+      headers: { authorization: `Bearer ${secrets.PGCLAIM_ENQUEUE_SECRET}`, "content-type": "application/json" },
+      body: JSON.stringify({ kind: "report.transaction", payload, delay: "1h" }),
+    });
+    expect(enqueued.status).toBe(201);
+    const client = createClient("http://reference", {
+      token: secrets.PGCLAIM_READ_SECRET,
+      fetch: async (input, init) => {
+        const request = new Request(input, init);
+        const { pathname, search } = new URL(request.url);
+        const answer = await worker.fetch(pathname + search, {
+          method: request.method,
+          headers: Object.fromEntries(request.headers),
+        });
+        return new Response(answer.text, { status: answer.status });
+      },
+    });
+    const jobs = await client.api.jobs.$get({ query: { state: "scheduled", "payload.account": "7" } });
+    if (!jobs.ok) throw new Error(await jobs.text());
+    expect((await jobs.json()).items).toMatchObject([{ kind: "report.transaction", why: { reason: "scheduled" } }]);
+    const document = (await worker.fetch("/openapi.json")).json<{ openapi: string; paths: object }>();
+    expect([document.openapi, "/api/jobs/{id}" in document.paths]).toEqual(["3.1.0", true]);
+    const page = await worker.fetch("/docs/api");
+    expect([page.status, page.text.includes("GET /api/jobs/{id}")]).toEqual([200, true]);
+    expect(await world.locks()).toBe(0);
   });
 
   it("takes a signed webhook once, and its event takes effect once", async () => {

@@ -21,7 +21,7 @@ import {
   waitsForLock,
   wake,
 } from "../sql/support.ts";
-import { MANUAL, recordingWake, records } from "./support.ts";
+import { MANUAL, recordingWake, records } from "./recording_support.ts";
 
 interface TriggerRow {
   readonly name: string;

@@ -17,7 +17,7 @@ import {
   settle,
   the,
 } from "../sql/support.ts";
-import { recordingWake } from "./support.ts";
+import { recordingWake } from "./recording_support.ts";
 
 interface Sums {
   readonly width: number;

@@ -2,7 +2,7 @@
 
 import { describe, expect, it } from "vitest";
 import { enqueue, type Installation, install } from "../sql/support.ts";
-import { recordingWake } from "./support.ts";
+import { recordingWake } from "./recording_support.ts";
 
 const KINDS = [{ name: "a" }, { name: "b", queue: "other" }, { name: "k", ...{ orderingKey: "{k}" } }];
 
