@@ -18,7 +18,7 @@ import {
   sqlState,
   the,
 } from "../sql/support.ts";
-import { actions, bulk, bulkAll } from "./support.ts";
+import { actions, bulk, bulkAll } from "./acting.ts";
 
 const dead = { state: "dead" };
 

@@ -5,7 +5,7 @@ import { expect, it } from "vitest";
 import { draws, pick } from "../../../scripts/world/draws.ts";
 import { claimLine, installOrdered, type KeyedKind } from "../order/support.ts";
 import { alter, type Db, type FinishJob, fence, finish, type Installation, policy, wake } from "../sql/support.ts";
-import { bulk, operate } from "./support.ts";
+import { bulk, operate } from "./acting.ts";
 
 const keys = ["k:1", "k:2", "k:3", "k:4", "k:5"];
 const kinds: readonly KeyedKind[] = [

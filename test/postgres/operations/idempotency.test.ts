@@ -7,7 +7,7 @@ import { defineJob } from "../../../src/index.ts";
 import { roleOf } from "../../support/roles.ts";
 import { setup, transports, type World } from "../../support/world.ts";
 import { type Db, install, pidOf, sqlState, waitsForLock } from "../sql/support.ts";
-import { ask } from "./support.ts";
+import { ask } from "./acting.ts";
 
 interface Answer {
   readonly type: string;

@@ -7,7 +7,7 @@ import { invoke } from "../../support/engine.ts";
 import { roleOf } from "../../support/roles.ts";
 import { setup, transports } from "../../support/world.ts";
 import { claimer, type Db, fence, install, policy, runTick, the } from "../sql/support.ts";
-import { operate } from "./support.ts";
+import { operate } from "./acting.ts";
 
 const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 

@@ -26,7 +26,7 @@ import {
   waitsForLock,
   wake,
 } from "../sql/support.ts";
-import { actions, ask, operate } from "./support.ts";
+import { actions, ask, operate } from "./acting.ts";
 
 const later = "2031-05-01T12:00:00.000Z";
 const past = "2001-01-01T00:00:00.000Z";
