@@ -118,7 +118,10 @@ begin
       select 1 as o, 'ready' as state, q.queue, '{ready}'::text[] as covers
       from (select k.queue from pgclaim.kind k union select p.name from pgclaim.queue p) q
       union all
-      values (2, 'scheduled', null, '{scheduled,retrying}'), (3, 'blocked', null, '{blocked}'), (4, 'dead', null, '{dead}')
+      values
+        (2, 'scheduled', null::text, '{scheduled,retrying}'::text[]),
+        (3, 'blocked', null, '{blocked}'),
+        (4, 'dead', null, '{dead}')
     ) t
     order by t.o, random()
   loop
