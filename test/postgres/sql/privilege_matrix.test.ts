@@ -76,7 +76,7 @@ const functions: Readonly<Record<string, string>> = {
   in_tick: "",
   job_key: "run operate",
   job_v1: "operate",
-  late_bounds_ms: "run",
+  late_bounds_ms: "run operate",
   late_counts: "run",
   lock_dead_letter: "operate",
   lock_for_operator: "operate",
@@ -158,10 +158,6 @@ const functions: Readonly<Record<string, string>> = {
   invocation_v1: "operate",
   holders_v1: "operate",
   metrics_v1: "operate",
-  late_bounds_ms: "operate",
-  late_counts: "",
-  add_counts: "",
-  add_tallies: "",
   write_schedules: "run",
 };
 
