@@ -75,6 +75,8 @@ export interface JobRequest {
   readonly priority?: number;
   /** W3C traceparent. */
   readonly trace?: string;
+  /** What enqueues it: `api`, `cli`, `dashboard`, `schedule <name>`, `job <id>`; at most 200 characters. */
+  readonly source?: string;
 }
 
 /** How an attempt ended, as `run` saw it. */

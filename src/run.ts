@@ -487,7 +487,7 @@ class Runner {
       const trace = this.#observer?.trace ?? null;
       const request = await jobRequest(job, payload, trace === null ? when : { trace, ...when });
       this.#assertOpen();
-      this.#enqueued.push(request);
+      this.#enqueued.push({ ...request, source: `job ${this.grant.jobId}` });
       return { type: "deferred" };
     };
     const checked = check();
