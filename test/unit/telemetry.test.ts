@@ -1,5 +1,7 @@
 // The trace context, and who is whose parent, against the real OpenTelemetry SDK.
 
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { context, trace } from "@opentelemetry/api";
 import { describe, expect, it } from "vitest";
 import { systemClock } from "../../src/clock.ts";
@@ -206,5 +208,35 @@ describe("instruments", () => {
       "pgclaim_job_latency_seconds",
     ]);
     for (const [, type, there] of shared) expect(type).toBe(there);
+  });
+});
+
+describe("docs/telemetry.md", () => {
+  const page = readFileSync(join(import.meta.dirname, "../../docs/telemetry.md"), "utf8");
+
+  it("lists every instrument", () => {
+    expect(page.split("\n").filter((line) => /^\| `pgclaim\.[a-z.]+` \| (counter|histogram)/.test(line))).toEqual(
+      instruments.map(
+        ({ name, type, unit, attributes, help }) =>
+          `| \`${name}\` | ${type} | ${unit} | ${attributes.map((one) => `\`${one}\``).join(", ") || "-"} | ${help} |`,
+      ),
+    );
+  });
+
+  it("lists every event", () => {
+    const source = readFileSync(join(import.meta.dirname, "../../src/events.ts"), "utf8");
+    const events = [...source.matchAll(/type: "([a-z]+\.[a-z]+)"/g)].map(([, type]) => type);
+    const listed = [...page.matchAll(/^\| `((?:invocation|jobs?|schedule|tick|key|fence)\.[a-z]+)` \|/gm)].map(
+      ([, type]) => type,
+    );
+    expect(events.length).toBeGreaterThan(15);
+    expect([...listed].sort()).toEqual([...events].sort());
+  });
+
+  it("lists every attribute", () => {
+    const source = readFileSync(join(import.meta.dirname, "../../src/observe.ts"), "utf8");
+    const attributes = [...source.matchAll(/^\s+"((?:pgclaim|messaging)\.[a-z_.]+)"/gm)].map(([, name]) => name ?? "");
+    expect(attributes.length).toBeGreaterThan(20);
+    expect(attributes.filter((name) => !page.includes(`\`${name}\``))).toEqual([]);
   });
 });

@@ -1,7 +1,7 @@
 // Spans and metrics of the real engine through the real OpenTelemetry SDK: who is whose child, what they carry and what they
 // must not, in good runs, failures, lost ticks and quarantine; and a tracer that breaks.
 
-import { SpanKind, SpanStatusCode } from "@opentelemetry/api";
+import { context, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import type { ReadableSpan } from "@opentelemetry/sdk-trace";
 import { beforeEach, describe, expect, it } from "vitest";
 import { deadLetter, defineJob, type Telemetry } from "../../../src/index.ts";
@@ -22,6 +22,8 @@ import { setup, transports } from "../../support/world.ts";
 
 beforeEach(() => watchUnhandled());
 
+const remote = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
 const named = (spans: readonly ReadableSpan[], name: string) => spans.filter((span) => span.name === name);
 const one = (spans: readonly ReadableSpan[], name: string): ReadableSpan => {
   const [span, ...more] = named(spans, name);
@@ -41,8 +43,8 @@ describe.each(transports)("spans over %s", (transport) => {
       kind: "report",
       payload: numbered,
       queue: "reports",
-      async run({ payload: { n }, tx, trace }) {
-        traces[n] = trace;
+      async run({ payload: { n }, tx, trace: given }) {
+        traces[n] = given;
         await Promise.resolve();
         tracer.startSpan(`call ${n}`).end();
         await effect(tx, n);
@@ -250,5 +252,59 @@ describe("a tracer and a meter that break", () => {
     const lines = world.log.filter(({ event }) => event === "pgclaim.observe");
     expect(lines.length).toBeGreaterThan(0);
     expect(lines.length).toBeLessThanOrEqual(3);
+  });
+});
+
+describe.each(transports)("the trace over %s", (transport) => {
+  it("goes from who enqueues to who runs, and on to what that enqueues", async () => {
+    const world = await setup();
+    const { telemetry, tracer, spans } = openTelemetry();
+    const child = defineJob({ kind: "child", payload: numbered, run() {} });
+    const parent = defineJob({
+      kind: "parent",
+      payload: numbered,
+      async run({ payload, enqueue }) {
+        await enqueue(child, payload);
+      },
+    });
+    const claimer = world.claimer(transport, { jobs: [parent, child], telemetry });
+    const request = tracer.startSpan("request");
+    await context.with(trace.setSpan(context.active(), request), async () => {
+      await claimer.enqueue(parent, { n: 1 });
+    });
+    request.end();
+    await claimer.enqueue(parent, { n: 2 }, { trace: remote });
+    await claimer.enqueue(parent, { n: 3 });
+    await claimer.enqueueMany(child, [{ n: 4 }], { trace: remote });
+    await invoke(claimer);
+    const linked = (name: string, of: string) => {
+      const span = named(spans(), name).find(({ attributes }) => attributes["messaging.message.id"] === of);
+      return span?.links.map((link) => [link.context.traceId, link.context.spanId]);
+    };
+    const { traceId, spanId } = request.spanContext();
+    expect(linked("process parent", "1")).toEqual([[traceId, spanId]]);
+    expect(linked("process parent", "2")).toEqual([remote.split("-").slice(1, 3)]);
+    expect(linked("process parent", "3")).toEqual([]);
+    expect(linked("process child", "4")).toEqual([remote.split("-").slice(1, 3)]);
+    // What a handler enqueues is linked to that handler's span.
+    const links = named(spans(), "process child").flatMap((span) => span.links.map((link) => link.context.spanId));
+    expect(links).toEqual(expect.arrayContaining(named(spans(), "process parent").map(idOf)));
+    // Each job's span is in its invocation's trace all the same.
+    expect(named(spans(), "process parent").map((span) => span.spanContext().traceId)).not.toContain(traceId);
+  });
+
+  it("reaches the handler without any tracer", async () => {
+    const world = await setup();
+    const seen: (string | null)[] = [];
+    const job = defineJob({ kind: "plain", payload: numbered, run: ({ trace: given }) => void seen.push(given) });
+    const claimer = world.claimer(transport, { jobs: [job] });
+    await claimer.enqueue(job, { n: 1 }, { trace: remote });
+    await claimer.enqueue(job, { n: 2 });
+    await invoke(claimer);
+    expect(seen).toEqual([remote, null]);
+    await expect(claimer.enqueue(job, { n: 3 }, { trace: "00-zz" })).rejects.toMatchObject({
+      code: "PGCLAIM_INVALID_OPTION",
+      path: "trace",
+    });
   });
 });
