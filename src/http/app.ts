@@ -13,6 +13,7 @@ import { maxBodyBytes as defaultMaxBodyBytes } from "./body.ts";
 import { contract } from "./contract.ts";
 import { mount, refuseOtherMethods } from "./mount.ts";
 import { openApiDocument } from "./openapi.ts";
+import { referenceHeaders, referencePage, referenceStyle } from "./reference.ts";
 import { answerError, deploymentFault, safeHeaders } from "./respond.ts";
 import type { Route } from "./route.ts";
 import { jobHandlers } from "./routes_jobs.ts";
@@ -69,8 +70,13 @@ export function createApp<Bindings extends object = object>(
 
   mount(app, contract, { ...jobHandlers, ...stateHandlers }, { maxBodyBytes, guard, claimer });
 
+  // They say what every copy of this version says, so they need no secret.
   app.get("/openapi.json", (c) => c.json(openApiDocument()));
-  refuseOtherMethods(app, "/openapi.json", "GET, HEAD, OPTIONS");
+  app.get("/docs/api", (c) => c.html(referencePage(), 200, referenceHeaders));
+  app.get("/docs/api.css", (c) => c.body(referenceStyle, 200, { "content-type": "text/css; charset=utf-8" }));
+  for (const address of ["/openapi.json", "/docs/api", "/docs/api.css"]) {
+    refuseOtherMethods(app, address, "GET, HEAD, OPTIONS");
+  }
   return app;
 
   function guard({ path, scopes }: Route): MiddlewareHandler {

@@ -209,6 +209,8 @@ function tidy({
   if (jsonSchema.minimum === Number.MIN_SAFE_INTEGER) delete jsonSchema.minimum;
   if (jsonSchema.maximum === Number.MAX_SAFE_INTEGER) delete jsonSchema.maximum;
   if (jsonSchema.format === "date-time") delete jsonSchema.pattern;
+  // Of a list in the types; in the document it would mean a field that is never sent.
+  delete jsonSchema.readOnly;
   const { def } = zodSchema._zod;
   if (def.type === "object" && !("catchall" in def && def.catchall !== undefined))
     delete jsonSchema.additionalProperties;

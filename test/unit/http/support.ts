@@ -2,7 +2,7 @@
 
 import type { Claimer } from "../../../src/claimer.ts";
 import { type AppOptions, createApp } from "../../../src/http/app.ts";
-import type * as views from "../../../src/inspection.ts";
+import * as views from "../../../src/inspection.ts";
 import type { InvocationReport, JobView, ScheduleView } from "../../../src/model.ts";
 
 export const secrets = {
@@ -286,6 +286,25 @@ export const read = {
     capped: false,
     gone: [],
   } satisfies views.Holders,
+  metrics: {
+    now: at,
+    kinds: [
+      {
+        kind: "receipt.send",
+        queue: "default",
+        done: 1,
+        retried: 0,
+        dead: 0,
+        snoozed: 0,
+        released: 0,
+        cancelled: 0,
+        missed: 0,
+        late: [1, ...views.lateBoundsMs.map(() => 0)],
+        lateMs: 7,
+      },
+    ],
+    ticks: { committed: 1, lost: 0, claimed: 1, skipped: { busy: 2 } },
+  } satisfies views.MetricsView,
 };
 
 const operations = {
