@@ -126,7 +126,7 @@ begin
     order by t.o, random()
   loop
     until := case task.state when 'ready' then clock else clock_timestamp() end + share;
-    continue when clock_timestamp() > until;
+    continue when task.state = 'ready' and clock_timestamp() > until;
     with cells as materialized (
       select c.* from pgclaim.count_cells(task.state, task.queue, cap, until) c
     ), written as (
