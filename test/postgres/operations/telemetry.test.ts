@@ -4,6 +4,7 @@
 import { context, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import type { ReadableSpan } from "@opentelemetry/sdk-trace";
 import { beforeEach, describe, expect, it } from "vitest";
+import { createApp } from "../../../src/http/app.ts";
 import { deadLetter, defineJob, type Telemetry } from "../../../src/index.ts";
 import {
   claimingBackends,
@@ -306,5 +307,29 @@ describe.each(transports)("the trace over %s", (transport) => {
       code: "PGCLAIM_INVALID_OPTION",
       path: "trace",
     });
+  });
+});
+
+describe("the trace over HTTP", () => {
+  it("is a field of the job, and refused when it is none", async () => {
+    const world = await setup();
+    const seen: (string | null)[] = [];
+    const job = defineJob({ kind: "plain", payload: numbered, run: ({ trace: given }) => void seen.push(given) });
+    const claimer = world.claimer("pg", { jobs: [job] });
+    const app = createApp({ claimer: () => claimer, secrets: { enqueue: "secret" } });
+    const post = (more: object) =>
+      app.request("/api/jobs", {
+        method: "POST",
+        headers: { authorization: "Bearer secret", "content-type": "application/json" },
+        body: JSON.stringify({ kind: "plain", payload: { n: 1 }, ...more }),
+      });
+    expect((await post({ trace: remote })).status).toBe(201);
+    const refused = await post({ trace: `${remote}0` });
+    expect([refused.status, await refused.json()]).toEqual([
+      400,
+      { error: expect.objectContaining({ path: "trace" }) },
+    ]);
+    await invoke(claimer);
+    expect(seen).toEqual([remote]);
   });
 });
