@@ -24,6 +24,7 @@ export interface JobInput {
   readonly runAt?: Date;
   readonly delay?: Duration;
   readonly deadlineAt?: Date;
+  readonly trace?: string;
 }
 
 /** The jobs of one request, and whether they came as an array. */
@@ -43,7 +44,7 @@ export function parseJobs(body: unknown): JobsInput {
 }
 
 function parseJob(body: unknown, at: string): JobInput {
-  const { kind, payload, runAt, delay, deadlineAt } = parse(newJob, body, at);
+  const { kind, payload, runAt, delay, deadlineAt, trace } = parse(newJob, body, at);
   if (runAt !== undefined && delay !== undefined) throw invalid(join(at, "delay"), "give runAt or delay, not both");
   assertExactIntegers(payload, join(at, "payload"), `job "${kind}": `, 0);
   return {
@@ -52,6 +53,7 @@ function parseJob(body: unknown, at: string): JobInput {
     ...(runAt === undefined ? {} : { runAt: new Date(runAt) }),
     ...(delay === undefined ? {} : { delay: `${parseDuration(delay, join(at, "delay"))}ms` }),
     ...(deadlineAt === undefined ? {} : { deadlineAt: new Date(deadlineAt) }),
+    ...(trace === undefined ? {} : { trace }),
   };
 }
 

@@ -5,6 +5,7 @@ import * as z from "zod";
 import type { Duration } from "../duration.ts";
 import { type JobFilter, listStates } from "../inspection.ts";
 import { counts } from "../limits.ts";
+import { parseTraceparent } from "../telemetry.ts";
 
 /** Rows of a page of any list. */
 export const maxPageRows = 200;
@@ -113,12 +114,18 @@ export const enqueueHeaders = z.object({
     .describe("A request whose key was seen within a day enqueues nothing; it is answered what the first one was."),
 });
 
+const traceError = "expected a W3C traceparent";
 export const newJob = z.strictObject({
   kind: kindName,
   payload: z.unknown().refine((value) => value !== undefined, { error: "expected a JSON value" }),
   runAt: instant.optional().describe("When it is due; now. Not beside `delay`."),
   delay: duration.optional().describe("How long until it is due."),
   deadlineAt: instant.optional(),
+  trace: z
+    .string({ error: traceError })
+    .refine((text) => parseTraceparent(text) !== null, { error: traceError })
+    .optional()
+    .describe("W3C traceparent: the job's span is linked to it."),
 });
 export const newJobs = z.union([newJob, z.array(newJob).min(1).max(counts.maxEnqueue)]);
 

@@ -138,9 +138,9 @@ describe("levels", () => {
         ...options,
       } as ClaimerOptions);
     expect(make({ logLevel: "trace" })).toThrow(
-      'logLevel is "trace"; expected one of debug, info, warn, error, silent.',
+      'logLevel is "trace" (string); expected one of debug, info, warn, error, silent.',
     );
-    expect(make({ onEvent: "log" })).toThrow('onEvent is "log"; expected a function.');
+    expect(make({ onEvent: "log" })).toThrow('onEvent is "log" (string); expected a function.');
     expect(make({ telemetry: { tracer: {} } })).toThrow("telemetry.tracer is");
     expect(make({ telemetry: { trazer: {} } })).toThrow('did you mean "tracer"?');
   });

@@ -427,7 +427,7 @@ describe("POST /api/jobs", () => {
       "an option of defineJob",
       { ...job, retry: {} },
       undefined,
-      'unknown field "retry"; the fields are kind, payload, runAt, delay, deadlineAt.',
+      'unknown field "retry"; the fields are kind, payload, runAt, delay, deadlineAt, trace.',
     ],
     ["a priority, which is the kind's", { ...job, priority: 0 }, undefined, undefined],
     ["deadlineAt without a zone", { ...job, deadlineAt: "2026-11-30T14:00:00" }, "deadlineAt", undefined],
