@@ -15,7 +15,7 @@ import {
   install,
   reap,
 } from "../sql/support.ts";
-import { idsOf, inspectorOf, KINDS, kindNames, list, read, walk } from "./support.ts";
+import { idsOf, inspectorOf, KINDS, kindNames, list, read, walk } from "./reading.ts";
 
 const one = (world: Installation, kind: string, k: unknown = "1") => enqueueOne(world.sql, kind, { k });
 

@@ -13,7 +13,7 @@ import {
   install,
   register,
 } from "../sql/support.ts";
-import { inspectorOf, KINDS, read } from "./support.ts";
+import { inspectorOf, KINDS, read } from "./reading.ts";
 
 async function die(world: Installation, kinds: readonly string[]): Promise<void> {
   const session = await claimer(world, { kinds });

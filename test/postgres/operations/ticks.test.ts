@@ -3,7 +3,7 @@
 import { describe, expect, it } from "vitest";
 import type { Page, TickRow } from "../../../src/inspection.ts";
 import { all, claimer, enqueue, fence, finish, type Installation, install } from "../sql/support.ts";
-import { inspectorOf, KINDS, read, walk } from "./support.ts";
+import { inspectorOf, KINDS, read, walk } from "./reading.ts";
 
 async function ticks(world: Installation, n: number): Promise<void> {
   await world.sql.query(
