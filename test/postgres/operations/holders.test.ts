@@ -3,7 +3,7 @@
 import { describe, expect, it } from "vitest";
 import type { Holders } from "../../../src/inspection.ts";
 import { all, claimer, crash, enqueue, enqueueOne, fence, finish, install, pidOf, reap } from "../sql/support.ts";
-import { inspectorOf, KINDS, read } from "./support.ts";
+import { inspectorOf, KINDS, read } from "./reading.ts";
 
 describe("holders", () => {
   it("tells the jobs a backend runs and the names it holds, and forgets it when its transaction ends", async () => {

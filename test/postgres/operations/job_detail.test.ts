@@ -3,7 +3,7 @@
 import { describe, expect, it } from "vitest";
 import type { JobDetail } from "../../../src/inspection.ts";
 import { all, claimer, enqueue, enqueueOne, fence, finish, install } from "../sql/support.ts";
-import { inspectorOf, KINDS, read } from "./support.ts";
+import { inspectorOf, KINDS, read } from "./reading.ts";
 
 describe("job", () => {
   it("tells what runs it: attempt, invocation, and each lock with its holder", async () => {

@@ -3,7 +3,7 @@
 import { describe, expect, it } from "vitest";
 import type { KeyRow, Page } from "../../../src/inspection.ts";
 import { all, claimer, enqueue, enqueueOne, fence, finish, type Installation, install } from "../sql/support.ts";
-import { inspectorOf, KINDS, list, read, walk } from "./support.ts";
+import { inspectorOf, KINDS, list, read, walk } from "./reading.ts";
 
 async function die(world: Installation, error = "boom", kinds: readonly string[] = ["ordered"]): Promise<string[]> {
   const session = await claimer(world, { kinds });

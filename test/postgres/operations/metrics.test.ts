@@ -3,7 +3,7 @@
 import { describe, expect, it } from "vitest";
 import { lateBoundsMs } from "../../../src/inspection.ts";
 import { install } from "../sql/support.ts";
-import { inspectorOf, KINDS } from "./support.ts";
+import { inspectorOf, KINDS } from "./reading.ts";
 
 const minute = 60_000;
 const buckets = (counts: Readonly<Record<number, number>>) =>

@@ -13,7 +13,7 @@ import {
   install,
   register,
 } from "../sql/support.ts";
-import { inspectorOf, KINDS, read } from "./support.ts";
+import { inspectorOf, KINDS, read } from "./reading.ts";
 
 async function die(world: Installation, kinds: readonly string[]): Promise<void> {
   const session = await claimer(world, { kinds });
@@ -105,6 +105,11 @@ describe("overview", () => {
     await world.sql.query(
       "update pgclaim.job set state = 'scheduled', failures = 1, run_at = now() + interval '4 hours' where id = $1",
       [ids[5]],
+    );
+    // And one before it.
+    await world.sql.query(
+      "update pgclaim.job set state = 'scheduled', failures = 1, run_at = now() + interval '1 minute' where id = $1",
+      [ids[4]],
     );
     const { slack } = await (await inspectorOf(world)).overview();
     const count = (n: number) => ({ n, capped: false });
