@@ -41,6 +41,8 @@ export type MigrateOptions = {
   directory?: string;
   /** Bound on all tries together, in ms. Default 60000. */
   patienceMs?: number;
+  /** Replaces the functions also where the last run wrote down that they are this release's: somebody changed one. */
+  replaceFunctions?: boolean;
   /** Does everything and rolls it back: that it would work, with the locks it takes meanwhile. Default false. */
   dryRun?: boolean;
   /** Told in one line each what is being done or waited for. */
@@ -83,7 +85,7 @@ export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
     try {
       if (lost && reconnect) client = await reconnect();
       lost = false;
-      return await runOnce(client, schema, files, onProgress, options.dryRun ?? false);
+      return await runOnce(client, schema, files, options);
     } catch (error) {
       failure = error;
     }
@@ -151,8 +153,7 @@ async function runOnce(
   client: MigrateClient,
   schema: string,
   files: SchemaFiles,
-  onProgress: (line: string) => void,
-  dryRun: boolean,
+  { onProgress = () => {}, dryRun = false, replaceFunctions = false }: MigrateOptions,
 ): Promise<MigrateResult> {
   await client.query(openingSql());
   try {
@@ -164,7 +165,7 @@ async function runOnce(
       from: found.version,
       to: files.migrations.length,
       applied: pending.map((migration) => migration.name),
-      functionsChanged: found.functionsDigest !== files.functionsDigest,
+      functionsChanged: replaceFunctions || found.functionsDigest !== files.functionsDigest,
     };
     if (!found.exists) await client.query(`create schema ${schema}`);
     if (!found.bookkeeping) await client.query(bookkeepingSql(schema));

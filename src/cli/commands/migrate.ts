@@ -13,6 +13,7 @@ interface MigrateOptions {
   readonly sql?: boolean;
   readonly from?: number;
   readonly dryRun?: boolean;
+  readonly functions?: boolean;
 }
 
 export function addMigrate(program: Command, runner: Runner): void {
@@ -20,6 +21,7 @@ export function addMigrate(program: Command, runner: Runner): void {
     .command("migrate")
     .description("bring the schema up to this release; safe when twenty start at once")
     .option("--dry-run", "do it all and roll it back; takes the same locks for as long")
+    .option("--functions", "replace the functions even if they were this release's at the last run")
     .option("--sql", "print it as one SQL script instead, for psql")
     .option(
       "--from <version>",
@@ -27,10 +29,10 @@ export function addMigrate(program: Command, runner: Runner): void {
       parse.integer(0, 9_999),
     );
   runner.act(command, (context, _, options) => {
-    const { sql, from, dryRun } = options as MigrateOptions;
+    const { sql, from, dryRun, functions } = options as MigrateOptions;
     if (sql === true && dryRun === true) throw new Refusal(exitCodes.usage, "--sql and --dry-run do not go together.");
     if (from !== undefined && sql !== true) throw new Refusal(exitCodes.usage, "--from goes with --sql.");
-    return sql === true ? printSql(context, from) : apply(context, dryRun === true);
+    return sql === true ? printSql(context, from) : apply(context, dryRun === true, functions === true);
   });
   runner.act(
     command
@@ -40,7 +42,7 @@ export function addMigrate(program: Command, runner: Runner): void {
   );
 }
 
-async function apply(context: Context, dryRun: boolean): Promise<ExitCode> {
+async function apply(context: Context, dryRun: boolean, replaceFunctions: boolean): Promise<ExitCode> {
   const { out, schema } = context;
   const clients = clientsOf(context);
   try {
@@ -49,6 +51,7 @@ async function apply(context: Context, dryRun: boolean): Promise<ExitCode> {
       reconnect: clients.open,
       schema,
       dryRun,
+      replaceFunctions,
       onProgress: (line) => out.note(line),
     });
     const functions = result.functionsChanged ? "functions replaced" : "functions unchanged";
