@@ -48,10 +48,14 @@ async function lines(context: Context, connection: Connection, { every, times }:
   for (let n = 1; ; n++) {
     const seen = await look(connection);
     if (out.json) out.object({ ...seen.overview, ticks: seen.ticks });
-    else out.line(safe(`${seen.overview.now} ${summary(seen.overview)}`));
+    else out.line(safe(`${utc(seen.overview.now)} ${summary(seen.overview)}`));
     if (times !== undefined && n >= times) return exitCodes.fine;
     await wait(systemClock, every);
   }
+}
+
+function utc(instant: string): string {
+  return new Date(instant).toISOString();
 }
 
 function summary(overview: Overview): string {
@@ -78,7 +82,7 @@ function screen(context: Context, { overview, ticks }: Seen, paused: boolean, ro
   const all = [
     cut(
       safe(
-        `pgclaim @ ${overview.database}, schema ${overview.schema}, version ${overview.migration}   ${overview.now}`,
+        `pgclaim @ ${overview.database}, schema ${overview.schema}, version ${overview.migration}   ${utc(overview.now)}`,
       ),
       columns,
     ),
@@ -138,7 +142,8 @@ function listen({ io }: Context): Keys {
   const onKey = (data: Buffer) => {
     last = systemClock.now();
     // In raw mode the terminal sends Ctrl-C as a character, not as a signal.
-    if (["q", "Q", "\u0003", "\u0004"].includes(data.toString())) quit.abort();
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: Ctrl-C and Ctrl-D
+    if (/[qQ\u0003\u0004]/.test(data.toString())) quit.abort();
     wake.abort();
   };
   const onEnd = () => {

@@ -1,6 +1,7 @@
 // The doctor on the server's settings: isolation, room in the lock table, connections, time limits, clocks.
 
 import { performance } from "node:perf_hooks";
+import { sqlStateOf, sqlStates } from "../../errors.ts";
 import { instant, integer, type Row } from "../../rows.ts";
 import { length, number } from "../format.ts";
 import { type Finding, fail, ok, warn } from "./finding.ts";
@@ -148,20 +149,7 @@ async function timeLimits(probe: Probe, schema: string): Promise<readonly TimeLi
     // statement_timeout of this transaction is ours; reset_val is what the session began with.
     `select s.name, s.reset_val::bigint as ms, case when s.reset_val = s.boot_val then 'default' else s.source end as source, current_user::text as role from pg_catalog.pg_settings s where s.name in (${names}) order by s.name`,
   );
-  const roles = await probe.ask(
-    `select r.rolname::text as role, d.datname::text as database, split_part(c.setting, '=', 1) as name,
-       case when split_part(c.setting, '=', 2) ~ '^[0-9]+$' then split_part(c.setting, '=', 2)::bigint
-         else (1000 * extract(epoch from split_part(c.setting, '=', 2)::interval))::bigint end as ms
-     from pg_catalog.pg_db_role_setting s
-     cross join lateral unnest(s.setconfig) c(setting)
-     left join pg_catalog.pg_roles r on r.oid = s.setrole
-     left join pg_catalog.pg_database d on d.oid = s.setdatabase
-     where split_part(c.setting, '=', 1) in (${names})
-       and (s.setdatabase = 0 or d.datname = current_database())
-       and r.rolname <> current_user
-       and exists (select from ${schema}.grantee g where g.role_name = r.rolname and g.scope = 'run')
-     order by 1, 3`,
-  );
+  const roles = await rolesThatRun(probe, schema, names);
   return [
     ...session.map((row) => ({
       name: String(row.name),
@@ -178,6 +166,28 @@ async function timeLimits(probe: Probe, schema: string): Promise<readonly TimeLi
       database: row.database === null ? null : String(row.database),
     })),
   ];
+}
+
+/** Empty where this role may not read who was granted what: only the schema's owner may. */
+async function rolesThatRun(probe: Probe, schema: string, names: string): Promise<readonly Row[]> {
+  const statement = `select r.rolname::text as role, d.datname::text as database, split_part(c.setting, '=', 1) as name,
+       case when split_part(c.setting, '=', 2) ~ '^[0-9]+$' then split_part(c.setting, '=', 2)::bigint
+         else (1000 * extract(epoch from split_part(c.setting, '=', 2)::interval))::bigint end as ms
+     from pg_catalog.pg_db_role_setting s
+     cross join lateral unnest(s.setconfig) c(setting)
+     left join pg_catalog.pg_roles r on r.oid = s.setrole
+     left join pg_catalog.pg_database d on d.oid = s.setdatabase
+     where split_part(c.setting, '=', 1) in (${names})
+       and (s.setdatabase = 0 or d.datname = current_database())
+       and r.rolname <> current_user
+       and exists (select from ${schema}.grantee g where g.role_name = r.rolname and g.scope = 'run')
+     order by 1, 3`;
+  try {
+    return await probe.ask(statement);
+  } catch (error) {
+    if (sqlStateOf(error) !== sqlStates.insufficientPrivilege) throw error;
+    return [];
+  }
 }
 
 function resetOf({ name, role, database }: TimeLimit): string {
