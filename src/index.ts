@@ -4,6 +4,7 @@ export { type Answer, deadLetter, done, retryIn, snooze } from "./answers.ts";
 export {
   type Claimer,
   createClaimer,
+  type EnqueueByKindOptions,
   type EnqueueOptions,
   type EnqueueRequest,
   type InvokeOptions,
@@ -33,6 +34,7 @@ export {
   PgclaimError,
   UsageError,
 } from "./errors.ts";
+export type { OnEvent, PgclaimEvent } from "./events.ts";
 export type { CallerClient } from "./gateway.ts";
 export type {
   ActionView,
@@ -84,6 +86,7 @@ export type {
   TickReport,
   Trigger,
 } from "./model.ts";
-export type { Log, LogEntry } from "./report.ts";
+export type { Log, LogEntry, LogLevel } from "./report.ts";
 export { type AnySchedule, type CatchUp, defineSchedule, type Schedule } from "./schedule.ts";
 export type { StandardSchema } from "./standard_schema.ts";
+export type { Telemetry, TelemetryMeter, TelemetrySpan, TelemetryTracer } from "./telemetry.ts";

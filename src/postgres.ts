@@ -11,6 +11,7 @@ import type {
   ClaimAnswer,
   ClaimRequest,
   EnqueueAnswer,
+  EnqueueOnceAnswer,
   FinishRequest,
   FinishRow,
   FireAnswer,
@@ -92,7 +93,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
 
     async fence(request): Promise<readonly Grant[]> {
       const rows = await call(
-        `select job_id::text as job_id, attempt, kind, payload, idempotency_key, to_json(run_at) #>> '{}' as run_at, to_json(enqueued_at) #>> '{}' as enqueued_at, failures, to_json(deadline_at) #>> '{}' as deadline_at from ${fn("fence_v1")}($1::jsonb)`,
+        `select job_id::text as job_id, attempt, kind, payload, idempotency_key, to_json(run_at) #>> '{}' as run_at, to_json(enqueued_at) #>> '{}' as enqueued_at, failures, to_json(deadline_at) #>> '{}' as deadline_at, trace from ${fn("fence_v1")}($1::jsonb)`,
         {
           tick: request.tickId,
           quarantined: request.quarantined,
@@ -113,6 +114,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         runAt: instant(row, "run_at"),
         enqueuedAt: instant(row, "enqueued_at"),
         failures: integer(row, "failures"),
+        trace: row.trace === null ? null : text(row, "trace"),
         deadlineAt: row.deadline_at === null ? null : instant(row, "deadline_at"),
       }));
     },
@@ -160,6 +162,11 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         type: "enqueued",
         jobs: rows.map((row) => ({ type: text(row, "type") as Enqueued["type"], id: text(row, "job_id") })),
       };
+    },
+
+    async enqueueOnce(request) {
+      const [row] = await call(`select ${fn("enqueue_once_v1")}($1::jsonb) as answer`, request, "enqueueing");
+      return json(row, "answer") as EnqueueOnceAnswer;
     },
 
     async reserve(jobs): Promise<void> {

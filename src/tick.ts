@@ -9,6 +9,7 @@ import type { Gateway, Session, TickFacts } from "./gateway.ts";
 import { trackUnsettled } from "./latch.ts";
 import type { Limits } from "./limits.ts";
 import type { Grant, JobId, Outcome, TickFate, TickReport } from "./model.ts";
+import type { TickObserver } from "./observe.ts";
 import { type Log, type TickNotes, tickFacts, tickReport } from "./report.ts";
 import { run } from "./run.ts";
 
@@ -24,6 +25,7 @@ export interface TickContext {
   readonly revision: number;
   readonly tickSlots: number | null;
   readonly invocationId: string;
+  readonly observe: Pick<TickObserver, "job">;
   /** What woke the invocation, and how long it took to wake and to connect. */
   readonly trigger: string;
   readonly wakeMs: number;
@@ -254,6 +256,7 @@ function runGranted(context: TickContext, plan: TickPlan, notes: TickNotes, gran
         () => {},
         () => {},
       ),
+    observe: (job) => context.observe.job(job),
     log: (job, message, facts) =>
       log({
         level: "info",

@@ -139,13 +139,14 @@ begin
     using unnest(ids, ns, outcomes, errors) u(id, n, o, err)
     where j.id = u.id and u.o in ('done', 'cancelled')
     returning j.id, j.kind, j.queue, u.o, u.n, j.failures, j.run_at, j.enqueued_at, coalesce(u.err, j.last_error) as last_error,
-      j.payload, j.ordering_key, j.place, j.deadline_at
+      j.payload, j.ordering_key, j.place, j.deadline_at, j.trace, j.source
   ), kept as (
     insert into pgclaim.history (
-      job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload, ordering_key, place, deadline_at
+      job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload, ordering_key, place, deadline_at,
+      trace, source
     )
     select g.id, g.kind, g.queue, g.o, g.n, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload, g.ordering_key,
-      g.place, g.deadline_at
+      g.place, g.deadline_at, g.trace, g.source
     from gone g
     order by g.place, g.id
   )

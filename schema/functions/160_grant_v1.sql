@@ -1,7 +1,7 @@
 -- Lets a database role do one thing and no more. Remembered, so that a migration can grant it again.
 --   select pgclaim.grant_v1('enqueue', 'web_app');   enqueue: insert jobs, through the function only
 --   select pgclaim.grant_v1('run', 'worker_app');    run: what an invocation needs, enqueue included
---   select pgclaim.grant_v1('operate', 'on_call');   operate: look at jobs, retry and discard dead letters
+--   select pgclaim.grant_v1('operate', 'on_call');   operate: look at jobs, and do to them what a person does
 -- Raises: PC003 for another scope; 42704 for a role that does not exist.
 create or replace function pgclaim.grant_v1(scope text, role_name name)
 returns void
@@ -16,6 +16,9 @@ begin
   execute format('grant usage on schema pgclaim to %I', role_name);
   if scope in ('enqueue', 'run') then
     execute format('grant execute on function pgclaim.enqueue_v1(jsonb), pgclaim.enqueue(text, jsonb, timestamptz, timestamptz) to %I', role_name);
+  end if;
+  if scope in ('enqueue', 'run') then
+    execute format('grant execute on function pgclaim.enqueue_once_v1(jsonb) to %I', role_name);
   end if;
   if scope = 'run' then
     execute format('grant execute on function
@@ -33,7 +36,7 @@ begin
       pgclaim.take_slot(text, text, integer, bigint[], bigint), pgclaim.has_before(text, bigint),
       pgclaim.reserve_v1(jsonb), pgclaim.reservations(timestamptz), pgclaim.cancelled_v1(jsonb), pgclaim.cancel_requested(integer),
       pgclaim.take_out(bigint, text, text), pgclaim.write_schedules(integer, text[], jsonb),
-      pgclaim.fire_v1(jsonb),
+      pgclaim.fire_v1(jsonb), pgclaim.take_out_all(bigint[], text),
       pgclaim.late_bounds_ms(), pgclaim.late_counts(bigint[]), pgclaim.add_counts(bigint[], bigint[]),
       pgclaim.add_tallies(jsonb, jsonb), pgclaim.bump_trigger(text, text, timestamptz, boolean), pgclaim.roll_up(integer),
       pgclaim.prune_records(integer), pgclaim.count_cells(text, text, integer, timestamptz),
@@ -68,6 +71,16 @@ begin
       pgclaim.pause_queue_v1(text), pgclaim.resume_queue_v1(text), pgclaim.schedules_v1(),
       pgclaim.pause_schedule_v1(text), pgclaim.resume_schedule_v1(text), pgclaim.revisions_v1()
       to %I', role_name);
+    -- What a person does, and its record.
+    execute format('grant execute on function
+      pgclaim.operate_v1(jsonb), pgclaim.bulk_v1(jsonb), pgclaim.run_schedule_v1(jsonb), pgclaim.terminate_v1(jsonb),
+      pgclaim.reschedule_v1(bigint, timestamptz), pgclaim.revive(bigint[], timestamptz[]),
+      pgclaim.take_out_all(bigint[], text), pgclaim.request_cancels(bigint[]), pgclaim.caller(), pgclaim.printable(text),
+      pgclaim.read_actor(jsonb), pgclaim.read_instant(jsonb, text), pgclaim.read_bulk_filter(jsonb), pgclaim.read_up_to(jsonb),
+      pgclaim.read_spread(jsonb), pgclaim.written(timestamptz), pgclaim.record_actions(bigint[], text, text, text[]),
+      pgclaim.holds_ours(bigint[]), pgclaim.next_gate(text)
+      to %I', role_name);
+    execute format('grant insert on pgclaim.action to %I', role_name);
     -- The reads: they run with their caller's rights, so each needs what it is made of.
     execute format('grant execute on function
       pgclaim.late_bounds_ms(), pgclaim.error_fingerprint(text), pgclaim.advisory_locks(), pgclaim.open_attempts(),

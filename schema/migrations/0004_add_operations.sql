@@ -129,10 +129,16 @@ create index action_at on pgclaim.action using brin (at) with (pages_per_range =
 
 -- Answers of enqueue calls that carried an Idempotency-Key, for a day.
 create table pgclaim.request_key (
+  role_name  name        not null,              -- who used it: a key of another role is another key
   key        text        collate "C" not null,
   digest     text        collate "C" not null,  -- of the request: the same key with another body is refused
   answer     jsonb,
   created_at timestamptz not null default clock_timestamp(),
-  constraint request_key_pkey primary key (key)
+  constraint request_key_pkey primary key (role_name, key)
 );
 create index request_key_created on pgclaim.request_key (created_at);
+
+-- Functions whose rows grew are made anew by the release's functions, in this same transaction. Old code selects its columns by
+-- name and does not miss the new one.
+drop function if exists pgclaim.fence_v1(jsonb);
+drop function if exists pgclaim.derive_jobs(jsonb, bigint[], timestamptz);

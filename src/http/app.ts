@@ -10,6 +10,7 @@ import { toError, UsageError } from "../errors.ts";
 import type { JobId, OperatorAnswer, Trigger } from "../model.ts";
 import { consoleLog, type Log } from "../report.ts";
 import { checkBearer, type Scope, type Secrets } from "./auth.ts";
+import { answerMetrics } from "./metrics.ts";
 import {
   maxBodyBytes as defaultMaxBodyBytes,
   parseJobId,
@@ -111,6 +112,8 @@ export function createApp<Bindings extends object = object>(
     });
   }
 
+  app.get("/metrics", guard("/metrics", "read", "operate"), async (c) => answerMetrics(await claimerFor(c)));
+
   for (const [verb, method] of [
     ["pause", "pauseQueue"],
     ["resume", "resumeQueue"],
@@ -139,6 +142,7 @@ export function createApp<Bindings extends object = object>(
   }
 
   refuseOtherMethods("/healthz", "GET, HEAD, OPTIONS");
+  refuseOtherMethods("/metrics", "GET, HEAD, OPTIONS");
   refuseOtherMethods("/api/schedules", "GET, HEAD, OPTIONS");
   refuseOtherMethods("/api/jobs/:id/skip", "POST, OPTIONS");
   refuseOtherMethods("/api/jobs/:id/cancel", "POST, OPTIONS");
