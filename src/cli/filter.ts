@@ -66,10 +66,21 @@ export function requireFilter(options: FilterOptions & { readonly all?: boolean 
   if (given.length > 0 && options.all === true)
     throw new Refusal(exitCodes.usage, "--all and a filter do not go together.");
   if (given.length > 0 || options.all === true) return;
-  throw new Refusal(exitCodes.usage, `Say which ones to ${verb}: ids, a filter such as --kind, or --all.`);
+  const all = verb === "cancel" ? "" : ", or --all";
+  throw new Refusal(exitCodes.usage, `Say which ones to ${verb}: ids, a filter such as --kind${all}.`);
 }
 
-const filterNames = new Set(["queue", "kind", "key", "uniqueKey", "payload", "reason", "fingerprint", "since"]);
+const filterNames = new Set([
+  "state",
+  "queue",
+  "kind",
+  "key",
+  "uniqueKey",
+  "payload",
+  "reason",
+  "fingerprint",
+  "since",
+]);
 
 /** Says that nothing matched, and which known kind was perhaps meant. Errors: none; without the right to ask it says less. */
 export async function sayNothing(

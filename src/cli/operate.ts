@@ -109,5 +109,6 @@ export async function operateAll(context: Context, connection: Connection, reque
   const left = total.left === 0 ? "" : ` ${plural(total.left, "job")} had changed meanwhile or were locked.`;
   const past = { retry: "Retried", discard: "Discarded", cancel: "Cancelled" }[verb];
   out.answer({ verb, ...total, more }, `${past} ${number(total.changed)}.${left}`);
-  return total.changed === 0 ? exitCodes.failed : exitCodes.fine;
+  if (total.changed > 0) return exitCodes.fine;
+  return total.left > 0 ? exitCodes.failed : exitCodes.nothing;
 }

@@ -52,14 +52,17 @@ async function enqueue(context: Context, kind: string, given: string, options: E
     throw new Refusal(exitCodes.usage, "--run-at and --delay do not go together.");
   const payload = await payloadOf(context, kind, given);
   const connection = await context.connect();
-  const deadlineAt = deadline === undefined ? undefined : await deadlineAtOf(connection, deadline, options);
   const facts = JSON.stringify({
     kind,
     source: actor,
-    ...(runAt === undefined ? {} : { runAt }),
-    ...(delay === undefined ? {} : { delayMs: delay }),
     ...(priority === undefined ? {} : { priority }),
-    ...(deadlineAt === undefined ? {} : { deadlineAt }),
+    ...(deadline?.startsWith("+") === true
+      ? await untilAfterDue(connection, Number(deadline.slice(1)), options)
+      : {
+          ...(runAt === undefined ? {} : { runAt }),
+          ...(delay === undefined ? {} : { delayMs: delay }),
+          ...(deadline === undefined ? {} : { deadlineAt: deadline }),
+        }),
   });
   // The payload goes as its own text: parsed and written again, a 64-bit number in it would be rounded.
   const argument = `{"jobs":[${facts.slice(0, -1)},"payload":${payload}}]}`;
@@ -91,11 +94,17 @@ async function payloadOf(context: Context, kind: string, given: string): Promise
   return json;
 }
 
-async function deadlineAtOf(connection: Connection, deadline: string, options: EnqueueOptions): Promise<string> {
-  if (!deadline.startsWith("+")) return deadline;
-  const due =
-    options.runAt === undefined ? (await connection.now()).getTime() + (options.delay ?? 0) : Date.parse(options.runAt);
-  return new Date(due + Number(deadline.slice(1))).toISOString();
+/** Both instants from one reading of the database's clock, so that the length between them is what was said. */
+async function untilAfterDue(
+  connection: Connection,
+  leftMs: number,
+  { runAt, delay }: EnqueueOptions,
+): Promise<{ readonly runAt?: string; readonly deadlineAt: string }> {
+  const due = runAt === undefined ? (await connection.now()).getTime() + (delay ?? 0) : Date.parse(runAt);
+  return {
+    ...(runAt === undefined && delay === undefined ? {} : { runAt: new Date(due).toISOString() }),
+    deadlineAt: new Date(due + leftMs).toISOString(),
+  };
 }
 
 async function refused(connection: Connection, kind: string, reason: string, detail: string): Promise<Error> {

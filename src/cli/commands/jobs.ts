@@ -19,10 +19,13 @@ interface ListOptions extends FilterOptions {
 
 interface ChangeOptions extends FilterOptions {
   readonly yes?: boolean;
-  readonly all?: boolean;
+  readonly state?: ListState;
   readonly at?: string;
   readonly delay?: number;
 }
+
+/** States of what can be cancelled. */
+const waiting = ["ready", "running", "scheduled", "retrying", "blocked"] as const;
 
 export function addJobs(program: Command, runner: Runner): void {
   const jobs = program.command("jobs").description("look at jobs, enqueue one, change them");
@@ -53,11 +56,11 @@ export function addJobs(program: Command, runner: Runner): void {
   const cancel = addFilter(
     jobs
       .command("cancel")
-      .description("cancel waiting jobs at once, ask running ones to stop")
+      .description("cancel waiting jobs at once, ask running ones to stop: by id, or by a filter")
       .argument("[ids...]", "their ids; or a filter", parse.ids),
     { dead: false },
   )
-    .option("--all", "all that wait")
+    .option("--state <state>", `only in this state: ${waiting.join(", ")}`, parse.choice(waiting))
     .option("--yes", "do not ask");
   runner.act(cancel, (context, [ids], options) =>
     cancelJobs(context, ids as JobId[] | undefined, options as ChangeOptions),
@@ -140,13 +143,16 @@ async function cancelJobs(context: Context, ids: readonly JobId[] = [], options:
     await context.confirm(`Cancel ${plural(ids.length, "job")}? ${consequence}`, options.yes);
     return operateEach(context, ids, "cancel", (id) => connection.operate.cancel(id, actor));
   }
+  const { state } = options;
   requireFilter(options, "cancel");
   const connection = await context.connect();
   return operateAll(context, connection, {
     verb: "cancel",
-    filter: await filterOf(options, connection),
+    filter: { ...(await filterOf(options, connection)), ...(state === undefined ? {} : { state }) },
     noun: "job",
-    question: (found) => `Cancel ${found}? ${consequence}`,
+    // Without a state the count has the dead letters in it.
+    question: (found) =>
+      `Cancel ${found}? ${consequence}${state === undefined ? " Dead letters among them stay." : ""}`,
     yes: options.yes,
   });
 }

@@ -1,16 +1,14 @@
 // The doctor in front of deployments that are ill, each in one way: it names the check, says what to do, changes nothing and
 // leaves nothing behind.
 
-import http from "node:http";
-import type { AddressInfo } from "node:net";
 import pg from "pg";
-import { describe, expect, it, onTestFinished } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { Finding } from "../../../src/cli/doctor/finding.ts";
 import { createApp } from "../../../src/http/app.ts";
 import { installed, openTransactions, serverConnections, startPooler } from "../../pooler/support.ts";
 import { roleOf } from "../../support/roles.ts";
 import { setup, type World } from "../../support/world.ts";
-import { kinds, nightly, pgclaim, type RunOptions, stock } from "./support.ts";
+import { kinds, nightly, pgclaim, type RunOptions, serve, stock } from "./support.ts";
 
 interface Examined {
   readonly code: number | null;
@@ -285,23 +283,6 @@ describe("secrets", () => {
     expect((await pgclaim(world.url, ["doctor", "--url", "http://example.com"])).code).toBe(2);
   });
 });
-
-/** A fetch handler on a socket of this machine. */
-async function serve(app: { fetch(request: Request): Response | Promise<Response> }): Promise<string> {
-  const server = http.createServer(async (request, response) => {
-    const answer = await app.fetch(
-      new Request(`http://localhost${request.url}`, {
-        method: request.method ?? "GET",
-        headers: request.headers as Record<string, string>,
-      }),
-    );
-    response.writeHead(answer.status, Object.fromEntries(answer.headers));
-    response.end(await answer.text());
-  });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  onTestFinished(() => void server.close());
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-}
 
 describe.runIf(installed)("behind a pooler", () => {
   it("proves transaction mode by backends, and leaves the pool's connections as they were", async () => {

@@ -2,7 +2,10 @@
 
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
+import http from "node:http";
+import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
+import { onTestFinished } from "vitest";
 import * as z from "zod";
 import { deadLetter, defineJob, defineSchedule } from "../../../src/index.ts";
 import { endsWithin } from "../../support/gate.ts";
@@ -136,4 +139,21 @@ export async function stock(world: World): Promise<Stocked> {
   const later = await claimer.enqueue(kinds.receipt, { orderId: "2" }, { delay: "2h" });
   await claimer.invoke({ type: "cron", cron: "* * * * *", scheduledAt: null });
   return { done: done.id, doomed: doomed.id, head: head.id, behind: behind.id, later: later.id };
+}
+
+/** A fetch handler on a socket of this machine. */
+export async function serve(app: { fetch(request: Request): Response | Promise<Response> }): Promise<string> {
+  const server = http.createServer(async (request, response) => {
+    const answer = await app.fetch(
+      new Request(`http://localhost${request.url}`, {
+        method: request.method ?? "GET",
+        headers: request.headers as Record<string, string>,
+      }),
+    );
+    response.writeHead(answer.status, Object.fromEntries(answer.headers));
+    response.end(await answer.text());
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  onTestFinished(() => void server.close());
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
