@@ -56,6 +56,11 @@ export function ago(at: string | null, now: string): string {
   return ms >= 0 ? `${length(ms)} ago` : `in ${length(-ms)}`;
 }
 
+/** An instant as ISO 8601 in UTC, to the millisecond. */
+export function utc(instant: string): string {
+  return new Date(instant).toISOString();
+}
+
 /** Time left until a deadline; a missed one says by how much. */
 export function slack(ms: number | null): string {
   if (ms === null) return "-";

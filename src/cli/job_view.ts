@@ -1,7 +1,7 @@
 // A job as a terminal shows it: a line of a list, and all of one.
 
 import type { JobDetail, JobRow, ListState, LockView, Why } from "../inspection.ts";
-import { ago, type Cell, length, number, type Style, safe, slack } from "./format.ts";
+import { ago, type Cell, length, number, type Style, safe, slack, utc } from "./format.ts";
 import type { Output } from "./output.ts";
 
 const stateStyles: Readonly<Partial<Record<ListState, Style>>> = {
@@ -84,7 +84,7 @@ export function showJob(out: Output, job: JobDetail, now: string): void {
   const fact = (name: string, value: string | null | undefined) => {
     if (value !== null && value !== undefined && value !== "") out.line(`${name.padEnd(16)}${safe(value)}`);
   };
-  const at = (instant: string | null) => (instant === null ? null : `${instant}  (${ago(instant, now)})`);
+  const at = (instant: string | null) => (instant === null ? null : `${utc(instant)}  (${ago(instant, now)})`);
   out.line(out.paint(safe(`Job ${job.id}  ${job.kind}  ${job.state}`), stateStyles[job.state] ?? "strong"));
   fact("queue", job.queue);
   fact("why", whyText(job.why));

@@ -75,6 +75,12 @@ export class Output {
     for (const line of tableLines(titles, rows, { columns: this.columns, paint: this.paint })) this.line(line);
   }
 
+  /** What is being done right now, on one line of a terminal that the next one replaces; null takes it away. */
+  status(text: string | null): void {
+    const { stderr } = this.#options;
+    if (stderr.isTTY === true && !this.json) stderr.write(`\r\u001b[K${text === null ? "" : safe(text)}`);
+  }
+
   /** Progress, and what a person should know beside the result. */
   note(text: string): void {
     this.#options.stderr.write(`${safe(text)}\n`);

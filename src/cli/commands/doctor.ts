@@ -61,10 +61,9 @@ async function doctor(context: Context, options: DoctorOptions): Promise<ExitCod
     load: { batch: options.batch, invocations: options.invocations },
     scopes: options.scope ?? [],
     deployment: address === undefined || address === "" ? null : deploymentUrl(address),
-    onProgress: (name) => {
-      if (out.interactive && !out.json) out.note(`looking at: ${name}`);
-    },
+    onProgress: (name) => out.status(`looking at: ${name}`),
   });
+  out.status(null);
   const { findings, server } = examination;
   const number = (status: Status) => findings.filter((finding) => finding.status === status).length;
   const [failed, warnings, fine] = [number("FAIL"), number("warn"), number("ok")];

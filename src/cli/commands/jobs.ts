@@ -117,7 +117,8 @@ export async function listMatching(
 
 async function showOne(context: Context, id: JobId, payloadOnly: boolean): Promise<ExitCode> {
   const { out } = context;
-  const { inspect } = await context.connect();
+  const connection = await context.connect();
+  const { inspect } = connection;
   if (payloadOnly) {
     const payload = await inspect.payload(id);
     if (payload === null) return notFound(context, id);
@@ -127,7 +128,7 @@ async function showOne(context: Context, id: JobId, payloadOnly: boolean): Promi
   const job = await inspect.job(id);
   if (job === null) return notFound(context, id);
   if (out.json) out.object(job);
-  else showJob(out, job, (await (await context.connect()).now()).toISOString());
+  else showJob(out, job, (await connection.now()).toISOString());
   return exitCodes.fine;
 }
 

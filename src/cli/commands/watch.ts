@@ -5,7 +5,7 @@ import { systemClock, wait } from "../../clock.ts";
 import type { Overview, TickRow } from "../../inspection.ts";
 import { type Context, type ExitCode, exitCodes, parse, type Runner } from "../command.ts";
 import type { Connection } from "../connect.ts";
-import { ago, count, cut, lengthOr, number, safe, tableLines } from "../format.ts";
+import { ago, count, cut, lengthOr, number, safe, tableLines, utc } from "../format.ts";
 import { queueCells, queueTitles } from "./queues.ts";
 import { tickCells, tickTitles } from "./ticks.ts";
 import { triggerCells, triggerTitles } from "./triggers.ts";
@@ -52,10 +52,6 @@ async function lines(context: Context, connection: Connection, { every, times }:
     if (times !== undefined && n >= times) return exitCodes.fine;
     await wait(systemClock, every);
   }
-}
-
-function utc(instant: string): string {
-  return new Date(instant).toISOString();
 }
 
 function summary(overview: Overview): string {
@@ -115,7 +111,7 @@ async function redraw(context: Context, connection: Connection, { every, times }
       stdout.write(
         `\u001b[H${screen(context, seen, paused, rows)
           .map((line) => `${line}\u001b[K`)
-          .join("\r\n")}\u001b[J`,
+          .join("\n")}\u001b[J`,
       );
       if (times !== undefined && n >= times) break;
       await keys.pause(paused ? null : every);

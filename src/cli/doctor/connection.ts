@@ -196,7 +196,7 @@ export function driver(url: string, probe: Probe, server: Row): Finding {
   };
   const seen = [
     encrypted ? "TLS" : local ? "no TLS, on this machine" : "no TLS",
-    `passwords kept as ${String(server.password_encryption)}`,
+    `passwords as ${String(server.password_encryption)}`,
     ...(neon === null ? [] : [neon]),
   ].join(", ");
   if (!encrypted && !local)
@@ -222,7 +222,7 @@ export function driver(url: string, probe: Probe, server: Row): Finding {
       "set password_encryption to scram-sha-256, and every password anew",
       facts,
     );
-  const scram = neon === null ? "; a Worker that reaches it by neon's driver needs PGCLAIM_PIPELINE_CONNECT=false" : "";
+  const scram = neon === null ? "; neon's driver needs PGCLAIM_PIPELINE_CONNECT=false here" : "";
   return ok("driver", `${seen}${scram}`, { facts });
 }
 

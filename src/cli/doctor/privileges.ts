@@ -57,8 +57,8 @@ export async function privileges(probe: Probe, { schema, rights, wanted }: Privi
   const role = String(me?.role);
   const grantees = await probe
     .ask(`select scope, role_name::text as role from ${schema}.grantee order by 1, 2`)
-    .catch(() => []);
-  const roles = [...new Set([role, ...grantees.map((row) => String(row.role))])];
+    .catch(() => null);
+  const roles = [...new Set([role, ...(grantees ?? []).map((row) => String(row.role))])];
   const lacking = await lacks(probe, schema, rights, roles);
   const of = (name: string, scope: GrantScope) => lacking.filter((one) => one.role === name && one.scope === scope);
   const complete = scopes.filter((scope) => of(role, scope).length === 0);
@@ -75,16 +75,29 @@ export async function privileges(probe: Probe, { schema, rights, wanted }: Privi
       grant("run", role),
       facts,
     );
-  for (const row of grantees) {
+  for (const row of grantees ?? []) {
     const name = String(row.role);
     const scope = scopes.find((one) => one === row.scope);
     if (scope === undefined || of(name, scope).length === 0) continue;
     return fail("privileges", sentence(name, scope, of(name, scope)), grant(scope, name), facts);
   }
   const names = complete.join(", ");
-  return grantees.length === 0 && !complete.includes("run")
-    ? warn("privileges", `"${role}" may ${names}, and no role was granted "run"`, grant("run", "your_role"), facts)
-    : ok("privileges", `"${role}" may ${names}; ${plural(grantees.length, "grant")} of roles complete`, { facts });
+  if (grantees?.length === 0 && !complete.includes("run"))
+    return warn(
+      "privileges",
+      `"${role}" may ${names}, and no role was granted "run"`,
+      grant("run", "your_role"),
+      facts,
+    );
+  const others =
+    grantees === null
+      ? "what other roles were granted, only the schema's owner sees"
+      : `${plural(grantees.length, "grant")} of other roles, all complete`;
+  return ok(
+    "privileges",
+    `"${role}" may ${names}; ${grantees?.length === 0 ? "nothing was granted to other roles" : others}`,
+    { facts },
+  );
 }
 
 interface Lack {

@@ -135,11 +135,21 @@ export async function timeouts(probe: Probe, server: Row, schema: string): Promi
 interface TimeLimit {
   readonly name: string;
   readonly ms: number;
-  /** Where it is set: this session's source, or a role that runs jobs. */
+  /** Whose it is: the connected role's, the database's, the server's, another role's. */
   readonly where: string;
   readonly role: string | null;
   readonly database: string | null;
 }
+
+/** Where pg_settings says a setting comes from, in our words. */
+const sources: Readonly<Record<string, string>> = {
+  user: "of the role",
+  database: "of the database",
+  "database user": "of the role in this database",
+  "configuration file": "of the server",
+  client: "of the address",
+  session: "of the session",
+};
 
 /** Of this session, and of the roles that grant_v1 has let run jobs, whose settings we do not have. */
 async function timeLimits(probe: Probe, schema: string): Promise<readonly TimeLimit[]> {
@@ -154,14 +164,14 @@ async function timeLimits(probe: Probe, schema: string): Promise<readonly TimeLi
     ...session.map((row) => ({
       name: String(row.name),
       ms: Number(row.ms),
-      where: String(row.source) === "configuration file" ? "server" : `${String(row.source)} setting`,
+      where: sources[String(row.source)] ?? String(row.source),
       role: String(row.role),
       database: null,
     })),
     ...roles.map((row) => ({
       name: String(row.name),
       ms: Number(row.ms),
-      where: `role ${String(row.role)}`,
+      where: `of the role ${String(row.role)}`,
       role: String(row.role),
       database: row.database === null ? null : String(row.database),
     })),

@@ -10,23 +10,25 @@ import { hasTerminal, hostile, inTerminal, pgclaim, stock } from "./support.ts";
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
 const obeyed = /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/;
 
+/** Runs a command that must answer 0, be silent on stderr, and print nothing that a terminal obeys. */
+function asked(url: string) {
+  async function run(args: readonly string[]) {
+    const ran = await pgclaim(url, args);
+    expect({ args, code: ran.code, err: ran.err }).toEqual({ args, code: 0, err: "" });
+    expect(ran.out).not.toMatch(obeyed);
+    return ran;
+  }
+  return {
+    words: async (...args: string[]) => (await run(args)).out,
+    json: async (...args: string[]) => (await run([...args, "--json"])).json(),
+  };
+}
+
 describe("pgclaim", () => {
-  it("shows jobs, one job, dead letters, keys, kinds, queues, schedules, triggers and ticks, in words and as JSON", async () => {
+  it("shows jobs and one job, in words and as JSON", async () => {
     const world = await setup();
     const jobs = await stock(world);
-    const words = async (...args: string[]) => {
-      const ran = await pgclaim(world.url, args);
-      expect({ args, code: ran.code, err: ran.err }).toEqual({ args, code: 0, err: "" });
-      expect(ran.out).not.toMatch(obeyed);
-      return ran.out;
-    };
-    const json = async (...args: string[]) => {
-      const ran = await pgclaim(world.url, [...args, "--json"]);
-      expect({ args, code: ran.code, err: ran.err }).toEqual({ args, code: 0, err: "" });
-      expect(ran.out).not.toMatch(obeyed);
-      return ran.json();
-    };
-
+    const { words, json } = asked(world.url);
     expect(await words("jobs", "list")).toMatch(
       new RegExp(`^job +kind.*\\n${jobs.later} +receipt\\.send +default +scheduled`),
     );
@@ -47,7 +49,12 @@ describe("pgclaim", () => {
     expect(detail).toMatchObject({ id: jobs.doomed, state: "dead", deadReason: "handler", lastError: hostile });
     const payload = await words("jobs", "show", jobs.doomed, "--payload");
     expect(JSON.parse(payload)).toEqual({ text: hostile });
+  });
 
+  it("shows dead letters and what they have in common, in words and as JSON", async () => {
+    const world = await setup();
+    const jobs = await stock(world);
+    const { words, json } = asked(world.url);
     expect(await words("dead", "list")).toMatch(new RegExp(`\\n${jobs.doomed} +doomed`));
     expect((await json("dead", "list", "--reason", "handler", "--since", "1h")).map(({ id }) => id)).toEqual([
       jobs.head,
@@ -57,7 +64,12 @@ describe("pgclaim", () => {
     expect(groups.map(({ kind }) => kind).sort()).toEqual(["doomed", "transfer"]);
     const bank = groups.find(({ kind }) => kind === "transfer")?.fingerprint as string;
     expect((await json("dead", "list", "--fingerprint", bank)).map(({ id }) => id)).toEqual([jobs.head]);
+  });
 
+  it("shows keys, kinds, queues and schedules, in words and as JSON", async () => {
+    const world = await setup();
+    const jobs = await stock(world);
+    const { words, json } = asked(world.url);
     expect(await words("keys", "list", "--halted")).toMatch(/account:42 +transfer +halted/);
     expect(await json("keys", "list")).toMatchObject([{ orderingKey: "account:42", halted: true, head: jobs.head }]);
     expect((await json("kinds", "list")).map(({ name, registered }) => [name, registered])).toEqual([
@@ -69,6 +81,12 @@ describe("pgclaim", () => {
     expect(await words("kinds", "revisions")).toMatch(/^revision/);
     expect((await json("queues", "list")).map(({ name }) => name)).toEqual(["default"]);
     expect(await json("schedules", "list")).toMatchObject([{ name: "nightly", cron: "30 2 * * *", pausedAt: null }]);
+  });
+
+  it("shows triggers, ticks and a live view, in words and as JSON", async () => {
+    const world = await setup();
+    await stock(world);
+    const { words, json } = asked(world.url);
     expect(await words("triggers", "list")).toContain("cron * * * * *");
     expect(await json("triggers", "list")).toMatchObject([{ name: "cron * * * * *", status: "ok" }]);
     expect((await json("ticks")).every(({ outcome }) => outcome === "committed")).toBe(true);
