@@ -4,6 +4,7 @@
 import { caller } from "./call.ts";
 import { nextAfter, parseRule } from "./cron.ts";
 import type { Database } from "./database.ts";
+import { describeError, sqlStateOf, sqlStates, UsageError } from "./errors.ts";
 import type {
   BulkAnswer,
   Count,
@@ -37,12 +38,16 @@ export interface OperationsOptions {
   readonly schema: string;
 }
 
-/** Makes the reads. Nothing is opened before a verb is called. */
+/**
+ * Makes the reads. Nothing is opened before a verb is called.
+ *
+ * Errors: PGCLAIM_INVALID_REQUEST for a filter, an id or a cursor that the database cannot read; else what a one-shot says.
+ */
 export function postgresInspector(options: OperationsOptions): Inspector {
   const { call, fn } = caller({ ...options, limits: { oneShotMs: readMs } });
 
   async function read<T>(name: string, request: object, during: string): Promise<T> {
-    const [row] = await call(`select ${fn(name)}($1::jsonb) as answer`, request, during, true);
+    const [row] = await call(`select ${fn(name)}($1::jsonb) as answer`, request, during, true).catch(refused);
     return (row?.answer === null ? null : json(row, "answer")) as T;
   }
 
@@ -125,6 +130,13 @@ export function postgresOperator(options: OperationsOptions): Operator {
     terminate: async (request) =>
       (await act<{ type: "terminated" | "gone" }>("terminate_v1", request, "ending a transaction")).type,
   };
+}
+
+/** Throws what a read threw, a refusal of ours as the caller's fault. Our own texts quote no value. */
+function refused(error: unknown): never {
+  const cause = error instanceof Error ? error.cause : undefined;
+  if (sqlStateOf(cause) !== sqlStates.refusedJob) throw error;
+  throw new UsageError("PGCLAIM_INVALID_REQUEST", describeError(cause).replace(/^PC003: /, ""), { cause });
 }
 
 /** How long a page's query may take before the server cancels it. */

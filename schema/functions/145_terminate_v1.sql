@@ -45,8 +45,8 @@ begin
   return jsonb_build_object('type', 'terminated');
 end $$;
 
--- Whether any of these keys is ours: a job's, which its kind's namespace tells; one of our own names; or a gate's, of the first
--- 2,000 that have jobs. Names that jobs need are held beside a job's lock only, so nobody needs to look for them.
+-- Whether any of these keys is ours: a job's, which its kind's namespace tells; a name that holders_v1 can tell; or a gate's, of
+-- the first 2,000 that have jobs: a caller may keep one without running anything.
 -- Index: job_gate_ready, job_gate_held, job_gate_placed, job_gate_ranked, from one gate to the next.
 create or replace function pgclaim.holds_ours(held bigint[])
 returns boolean
@@ -60,11 +60,7 @@ begin
     exists (
       select from unnest(held) h(key) join pgclaim.kind k on k.namespace = (h.key >> 32)
     )
-    or exists (
-      select from pgclaim.installation i
-      cross join unnest(array['register', 'prune', 'prune records', 'reserve', 'roll up', 'sample', 'new trigger']) n(name)
-      where pgclaim.name_key('internal', n.name, i.seed) = any (held)
-    )
+    or exists (select from pgclaim.known_names() n where n.key = any (held))
     or exists (
       with recursive g as (
         select pgclaim.next_gate('') as gate, 1 as n

@@ -2,7 +2,7 @@
 -- behind: only among those behind this place. Index: job_gate_ready, job_gate_held, job_gate_placed.
 create or replace function pgclaim.key_head(gate_name text, behind bigint default 0)
 returns table (id bigint, place bigint, state text)
-language plpgsql stable
+language plpgsql stable rows 1
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$

@@ -4,7 +4,7 @@
 -- Index: job_pkey, attempt_open, job_gate_ready, job_gate_held, job_gate_placed.
 create or replace function pgclaim.job_rows(ids bigint[])
 returns table (o bigint, id bigint, item jsonb)
-language plpgsql stable
+language plpgsql stable rows 200
 set jit = off
 set enable_seqscan = off
 set timezone = 'UTC'
@@ -138,7 +138,7 @@ end $$;
 -- The same of finished jobs. Index: history_pkey.
 create or replace function pgclaim.history_rows(ids bigint[])
 returns table (o bigint, id bigint, item jsonb)
-language plpgsql stable
+language plpgsql stable rows 200
 set enable_seqscan = off
 set timezone = 'UTC'
 as $$

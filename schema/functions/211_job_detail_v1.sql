@@ -7,7 +7,7 @@ language sql stable
 as $$
   with held as materialized (
     select l.key, l.pid, l.shared from pgclaim.advisory_locks() l
-  ), job as materialized (
+  ), asked as materialized (
     select j.*, k.namespace, i.seed, pgclaim.job_key(k.namespace, j.id) as own_key
     from pgclaim.job j
     join pgclaim.kind k on k.name = j.kind
@@ -15,29 +15,29 @@ as $$
     where j.id = job_locks.id
   ), limits as (
     select m.name, min(m.max) as max
-    from job j
+    from asked j
     cross join lateral unnest(j.limit_names, pgclaim.current_maxes(j.kind, j.queue, j.payload, j.limit_names, j.limit_maxes))
       m(name, max)
     where m.max is not null
     group by m.name
   ), names as (
     select 1 as o, 'key' as class, j.ordering_key as name, pgclaim.name_key('order', j.ordering_key, j.seed) as key, null::integer as max
-    from job j
+    from asked j
     where j.ordering_key is not null
     union all
     select 2, 'limit', l.name, null, l.max from limits l
     union all
     select 3, 'exclusive', x.name, pgclaim.name_key('lock', x.name, j.seed), null
-    from job j cross join lateral unnest(j.locks) x(name)
+    from asked j cross join lateral unnest(j.locks) x(name)
     union all
     select 4, 'shared', x.name, pgclaim.name_key('lock', x.name, j.seed), null
-    from job j cross join lateral unnest(j.shared_locks) x(name)
+    from asked j cross join lateral unnest(j.shared_locks) x(name)
     union all
-    select 5, 'job', j.id::text, j.own_key, null from job j
+    select 5, 'job', j.id::text, j.own_key, null from asked j
   ), slots as materialized (
     select l.name, h.pid
     from limits l
-    cross join job j
+    cross join asked j
     cross join lateral generate_series(0, least(l.max, 2000) - 1) s
     join held h on h.key = pgclaim.name_key('limit', l.name || '#' || s, j.seed)
   )
@@ -47,7 +47,7 @@ as $$
     'heldBy', case when b.pid is not null then jsonb_build_object(
       'pid', b.pid,
       'sinceMs', pgclaim.ms_between(a.xact_start, clock_timestamp()),
-      'mine', b.pid = (select min(h.pid) from held h join job j on h.key = j.own_key)
+      'mine', coalesce(b.pid = (select min(h.pid) from held h join asked j on h.key = j.own_key), false)
     ) end,
     'taken', case when n.class = 'limit' then (select count(*) from slots s where s.name = n.name) end,
     'max', n.max

@@ -48,6 +48,8 @@ language plpgsql stable
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 set timezone = 'UTC'
 as $$
 declare

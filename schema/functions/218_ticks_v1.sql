@@ -46,7 +46,7 @@ declare
   at constant jsonb := pgclaim.read_cursor(request ->> 'cursor', 'ticks', 3);
   before_at timestamptz := 'infinity';
   before_id uuid := 'ffffffff-ffff-ffff-ffff-ffffffffffff';
-  items jsonb := '[]';
+  items jsonb[] := '{}';
   looked integer := 0;
   last_at timestamptz;
   last_id uuid;
@@ -80,7 +80,7 @@ begin
     cut := filtered and looked >= look;
     exit when cut;
     if r.fits then
-      full_page := jsonb_array_length(items) = wanted;
+      full_page := cardinality(items) = wanted;
       exit when full_page;
       items := items || pgclaim.tick_item(r.whole);
     end if;
@@ -89,7 +89,7 @@ begin
     last_id := r.id;
   end loop;
   return jsonb_build_object(
-    'items', items,
+    'items', to_jsonb(items),
     'next', case when full_page or cut then pgclaim.write_cursor(jsonb_build_array('ticks', last_at, last_id)) end,
     'searched', case when cut then looked end,
     'now', clock_timestamp()

@@ -3,6 +3,8 @@
 create or replace function pgclaim.known_names()
 returns table (key bigint, class text, name text)
 language sql stable
+set enable_seqscan = off
+set enable_nestloop = on
 as $$
   with running as materialized (
     select j.*
@@ -47,7 +49,8 @@ create or replace function pgclaim.holders_v1(request jsonb)
 returns jsonb
 language plpgsql stable
 set jit = off
-set enable_seqscan = off
+-- Everything joined here is as long as the lock table, and the planner takes it for one row.
+set enable_nestloop = off
 set timezone = 'UTC'
 as $$
 declare
@@ -70,14 +73,38 @@ begin
       coalesce(n.class, case when k.name is not null then 'job' end) as class,
       -- The low half of the id: all of it up to 2^32.
       coalesce(n.name, k.name || ' ' || (h.key & 4294967295)) as name,
-      k.name as kind
+      -- Those stand under jobs.
+      a.pid is not null as is_on_record
     from held h
     left join known n on n.key = h.key
     left join pgclaim.kind k on k.namespace = (h.key >> 32) and n.key is null and not h.shared
+    left join (
+      select distinct i.pid, i.kind, i.job_id & 4294967295 as low from attempts i
+    ) a on a.pid = h.pid and a.kind = k.name and a.low = (h.key & 4294967295)
   ), pids as materialized (
     select t.pid from told t where t.class is not null group by t.pid
-  ), shown as (
-    select p.pid, a.usename, a.application_name, a.state, a.state_change, a.xact_start, a.usesysid
+  ), jobs as materialized (
+    select
+      a.pid,
+      min(a.tick::text)::uuid as tick,
+      jsonb_agg(
+        jsonb_build_object('id', a.job_id::text, 'kind', a.kind, 'attempt', a.n, 'sinceMs', a.since_ms) order by a.job_id
+      ) as list
+    from attempts a
+    where a.pid is not null
+    group by a.pid
+  ), names as materialized (
+    select
+      t.pid,
+      jsonb_agg(jsonb_build_object('class', t.class, 'name', t.name, 'shared', t.shared) order by t.class, t.name)
+        filter (where t.class is not null and not t.is_on_record) as named,
+      jsonb_agg('0x' || to_hex(t.key) order by t.key) filter (where t.class is null and t.rank <= 100) as unknown
+    from (
+      select o.*, row_number() over (partition by o.pid, o.class is null order by o.key) as rank from told o
+    ) t
+    group by t.pid
+  ), shown as materialized (
+    select p.pid, a.usename, a.application_name, a.state, a.state_change, a.xact_start
     from pids p
     left join pg_catalog.pg_stat_activity a on a.pid = p.pid
     order by a.xact_start nulls last, p.pid
@@ -87,17 +114,17 @@ begin
     'now', clock,
     'holders', coalesce(jsonb_agg(jsonb_build_object(
       'pid', s.pid,
-      -- A session of another role shows its name but neither its state nor its times: that half is no use.
-      'user', case when s.xact_start is not null or s.state is not null then s.usename end,
-      'applicationName', case when s.xact_start is not null or s.state is not null then s.application_name end,
+      -- Of a session that this role may not see there is a name and nothing else, which is no use.
+      'user', case when s.state is not null then s.usename end,
+      'applicationName', case when s.state is not null then s.application_name end,
       'state', s.state,
       'stateMs', pgclaim.ms_between(s.state_change, clock),
       'transactionMs', pgclaim.ms_between(s.xact_start, clock),
       'transactionStart', s.xact_start,
       'invocationId', (select t.invocation from pgclaim.tick t where t.id = w.tick),
       'tickId', w.tick,
-      'jobs', coalesce(w.jobs, '[]'),
-      'names', coalesce(n.names, '[]'),
+      'jobs', coalesce(w.list, '[]'),
+      'names', coalesce(n.named, '[]'),
       'unknownKeys', coalesce(n.unknown, '[]')
     ) order by s.xact_start nulls last, s.pid), '[]'),
     'capped', (select count(*) > cap from pids),
@@ -108,31 +135,7 @@ begin
   )
   into answer
   from shown s
-  left join lateral (
-    select
-      min(a.tick::text)::uuid as tick,
-      jsonb_agg(
-        jsonb_build_object('id', a.job_id::text, 'kind', a.kind, 'attempt', a.n, 'sinceMs', a.since_ms) order by a.job_id
-      ) as jobs
-    from attempts a
-    where a.pid = s.pid
-  ) w on true
-  left join lateral (
-    select
-      jsonb_agg(jsonb_build_object('class', t.class, 'name', t.name, 'shared', t.shared) order by t.class, t.name)
-        filter (where t.class is not null and not t.is_on_record) as names,
-      jsonb_agg('0x' || to_hex(t.key) order by t.key) filter (where t.class is null and t.rank <= 100) as unknown
-    from (
-      select
-        o.*,
-        row_number() over (partition by o.class is null order by o.key) as rank,
-        -- Those stand under jobs.
-        o.kind is not null and exists (
-          select from attempts a where a.pid = o.pid and a.kind = o.kind and (a.job_id & 4294967295) = (o.key & 4294967295)
-        ) as is_on_record
-      from told o
-      where o.pid = s.pid
-    ) t
-  ) n on true;
+  left join jobs w on w.pid = s.pid
+  left join names n on n.pid = s.pid;
   return answer;
 end $$;

@@ -132,7 +132,11 @@ describe("levels", () => {
 
   it("that do not exist are refused when the claimer is made", () => {
     const make = (options: object) => () =>
-      createClaimer({ jobs: [], database: pgDatabase("postgres://user@127.0.0.1:1/app"), ...options } as ClaimerOptions);
+      createClaimer({
+        jobs: [],
+        database: pgDatabase("postgres://user@127.0.0.1:1/app"),
+        ...options,
+      } as ClaimerOptions);
     expect(make({ logLevel: "trace" })).toThrow(
       'logLevel is "trace"; expected one of debug, info, warn, error, silent.',
     );

@@ -439,7 +439,9 @@ describe("a dead letter that let others pass and is retried while one of them ru
 
   it("would stand before it with its old place, and nobody could say who is the head", async () => {
     const world = await installOrdered([{ ...keyed, whenDead: "skip" }]);
-    await alter(world.sql, "pgclaim.retry_v1(bigint)", [["nextval('pgclaim.place_seq')", "o.place"]]);
+    await alter(world.sql, "pgclaim.revive(bigint[],timestamptz[])", [
+      ["nextval('pgclaim.place_seq')", "null::bigint"],
+    ]);
     const first = await put(world.sql, "x", 1);
     await put(world.sql, "x", 2);
     await runTick(world, { batch: 1 }, "dead");

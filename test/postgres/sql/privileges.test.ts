@@ -60,6 +60,7 @@ const calls: Record<string, string> = {
   change_holder: "pgclaim.change_holder('a', 'k', 1, 'replace', 2, '{}', now())",
   raise_refusal: "pgclaim.raise_refusal(1, 'unknown-kind', 'x')",
   enqueue: "pgclaim.enqueue('a')",
+  enqueue_once_v1: `pgclaim.enqueue_once_v1('{"key": "k", "digest": "d", "jobs": []}')`,
   register_v1: `pgclaim.register_v1('{"digest": "x", "kinds": []}')`,
   put_in_force: `pgclaim.put_in_force(1, '{"kinds": []}')`,
   use_revision_v1: "pgclaim.use_revision_v1(1)",
@@ -92,6 +93,25 @@ const calls: Record<string, string> = {
   settle_v1: `pgclaim.settle_v1('{"jobs": []}')`,
   cancel_query_v1: "pgclaim.cancel_query_v1('{}')",
   retry_v1: "pgclaim.retry_v1(1)",
+  revive: "pgclaim.revive('{1}', '{2030-01-01}')",
+  take_out_all: "pgclaim.take_out_all('{1}', 'discarded')",
+  operate_v1: `pgclaim.operate_v1('{"verb": "retry", "id": "1"}')`,
+  reschedule_v1: "pgclaim.reschedule_v1(1, now())",
+  bulk_v1: `pgclaim.bulk_v1('{"verb": "retry", "filter": {"state": "dead"}, "upTo": "1"}')`,
+  request_cancels: "pgclaim.request_cancels('{1}')",
+  read_bulk_filter: `pgclaim.read_bulk_filter('{"verb": "retry", "filter": {"state": "dead"}}')`,
+  read_up_to: `pgclaim.read_up_to('{"upTo": "1"}')`,
+  read_spread: "pgclaim.read_spread('{}')",
+  read_actor: `pgclaim.read_actor('{"by": "x"}')`,
+  read_instant: `pgclaim.read_instant('{"at": "2030-01-01"}', 'at')`,
+  read_trace: "pgclaim.read_trace('x')",
+  printable: "pgclaim.printable('x')",
+  written: "pgclaim.written(now())",
+  record_actions: "pgclaim.record_actions('{1}', 'retry', 'x', '{x}')",
+  run_schedule_v1: `pgclaim.run_schedule_v1('{"name": "none", "by": "x"}')`,
+  terminate_v1: `pgclaim.terminate_v1('{"pid": 1, "transactionStart": "2030-01-01"}')`,
+  holds_ours: "pgclaim.holds_ours('{1}')",
+  next_gate: "pgclaim.next_gate('')",
   lock_for_operator: "pgclaim.lock_for_operator(1)",
   lock_dead_letter: "pgclaim.lock_dead_letter(1)",
   take_out: "pgclaim.take_out(1, 'discarded', 'order:g')",
@@ -155,7 +175,7 @@ const calls: Record<string, string> = {
 
 /** What no scope gives: the insides of enqueue_v1, which run with its owner's rights, and what grants. */
 const NOBODYS = [
-  "caller",
+  "read_trace",
   "in_tick",
   "check_gates",
   "render_keys",
@@ -215,6 +235,24 @@ const readVerbs = [
 
 const OPERATORS = [
   "retry_v1",
+  "revive",
+  "operate_v1",
+  "reschedule_v1",
+  "bulk_v1",
+  "request_cancels",
+  "read_bulk_filter",
+  "read_up_to",
+  "read_spread",
+  "read_actor",
+  "read_instant",
+  "printable",
+  "written",
+  "record_actions",
+  "run_schedule_v1",
+  "terminate_v1",
+  "holds_ours",
+  "next_gate",
+  "caller",
   "lock_for_operator",
   "lock_dead_letter",
   "discard_v1",
@@ -370,14 +408,14 @@ describe("everybody", () => {
     expect(Object.keys(calls).sort()).toEqual(names.map((row) => row.name).sort());
   });
 
-  it("finds only enqueue_v1 and the trigger at COMMIT to run with their owner's rights, with a search_path of their own", async () => {
+  it("finds only what enqueues and the trigger at COMMIT to run with their owner's rights, with a search_path of their own", async () => {
     const world = await install();
     expect(
       await world.rows(
         "select proname, proconfig from pg_proc where pronamespace = 'pgclaim'::regnamespace and prosecdef order by proname",
       ),
     ).toEqual(
-      ["enqueue_v1", "place_at_commit"].map((proname) => ({
+      ["enqueue_once_v1", "enqueue_v1", "place_at_commit", "run_schedule_v1"].map((proname) => ({
         proname,
         proconfig: ["search_path=pg_catalog, pg_temp"],
       })),
@@ -421,7 +459,7 @@ describe("grant_v1('enqueue')", () => {
   it("and nothing else: no other function, no table", async () => {
     const world = await install();
     const client = await as(world, "enqueue");
-    expect(await allowed(client)).toEqual(["enqueue_v1", "enqueue"]);
+    expect(await allowed(client)).toEqual(["enqueue_v1", "enqueue", "enqueue_once_v1"]);
     for (const table of tables) {
       expect(await sqlState(client.query(`select from pgclaim.${table}`)), table).toBe(DENIED);
       expect(await sqlState(client.query(`delete from pgclaim.${table}`)), table).toBe(DENIED);
@@ -730,6 +768,7 @@ describe("grant_v1('operate')", () => {
       "try_job_lock",
       "require_read_committed",
       "render_key",
+      "caller",
       "gate_of",
       "lock_gates",
       "refill",
@@ -738,6 +777,24 @@ describe("grant_v1('operate')", () => {
       "late_bounds_ms",
       "current_maxes",
       "retry_v1",
+      "revive",
+      "take_out_all",
+      "operate_v1",
+      "reschedule_v1",
+      "bulk_v1",
+      "request_cancels",
+      "read_bulk_filter",
+      "read_up_to",
+      "read_spread",
+      "read_actor",
+      "read_instant",
+      "printable",
+      "written",
+      "record_actions",
+      "run_schedule_v1",
+      "terminate_v1",
+      "holds_ours",
+      "next_gate",
       "lock_for_operator",
       "lock_dead_letter",
       "take_out",
@@ -787,7 +844,7 @@ describe("grant_v1", () => {
     const client = await as(world, "enqueue");
     const role = (await client.query<{ name: string }>("select current_user as name")).rows[0]?.name;
     await world.sql.query("select pgclaim.grant_v1('enqueue', $1)", [role]);
-    expect(await allowed(client)).toEqual(["enqueue_v1", "enqueue"]);
+    expect(await allowed(client)).toEqual(["enqueue_v1", "enqueue", "enqueue_once_v1"]);
   });
 });
 
