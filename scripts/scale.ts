@@ -40,12 +40,12 @@ try {
   await fill(client, size, (what) => console.log(`${seconds(started)} filling: ${what}`));
   const holders = await holdLocks(server.url(), 40);
   const measured: Measured[] = [];
-  console.log(line("verb", "arguments", "ms", "most", "rows", "buffers"));
+  console.log(line("verb", "arguments", "ms", "first", "rows", "buffers"));
   for (const question of await questions(client)) {
     const one = await measure(server.url(), question);
     measured.push(one);
     console.log(
-      line(one.verb, one.title, one.ms.toFixed(1), one.mostMs.toFixed(1), String(one.rows), String(one.buffers)),
+      line(one.verb, one.title, one.ms.toFixed(1), one.firstMs.toFixed(1), String(one.rows), String(one.buffers)),
     );
   }
   if (!flags["no-docs"]) writeFileSync("docs/read_plans.md", await planReport(client, measured, size, machine()));

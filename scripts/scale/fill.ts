@@ -100,7 +100,7 @@ function jobs(n: number, columns: Readonly<Record<string, string>>): string {
 }
 
 function statements(v: Volumes): readonly (readonly [string, string])[] {
-  const died = "now() - interval '8 days' + i * (interval '8 days' / " + v.dead + ")";
+  const died = `now() - interval '8 days' + i * (interval '8 days' / ${v.dead})`;
   const deadColumns = {
     state: "'dead'",
     kind: "'k' || 5 + i % 5",

@@ -106,6 +106,11 @@ describe("overview", () => {
       "update pgclaim.job set state = 'scheduled', failures = 1, run_at = now() + interval '4 hours' where id = $1",
       [ids[5]],
     );
+    // And one before it.
+    await world.sql.query(
+      "update pgclaim.job set state = 'scheduled', failures = 1, run_at = now() + interval '1 minute' where id = $1",
+      [ids[4]],
+    );
     const { slack } = await (await inspectorOf(world)).overview();
     const count = (n: number) => ({ n, capped: false });
     expect(slack).toMatchObject({

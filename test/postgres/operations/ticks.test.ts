@@ -85,19 +85,18 @@ describe("invocation", () => {
   it("lists its ticks in order, each with what it ran, finished or not, and whom it left alone", async () => {
     const world = await install(KINDS);
     const inspector = await inspectorOf(world);
-    const ids = await enqueue(world.sql, 2);
-    const session = await claimer(world, { kinds: ["a"] });
+    const ids = await enqueue(world.sql, 3);
+    const session = await claimer(world, { kinds: ["a"], batch: 2 });
     await fence(world.sql, session);
+    // Another tick that ran at the same time, of another invocation.
+    const other = await claimer(world, { kinds: ["a"] });
+    await fence(world.sql, other);
     const [one, two] = session.jobs;
     if (one === undefined || two === undefined) throw new Error("two were due");
     await finish(session.client, session.tick, [
       { ...one, outcome: "done" },
       { ...two, outcome: "dead", error: "boom" },
     ]);
-    // Another tick that ran at the same time, of another invocation.
-    await enqueue(world.sql, 1);
-    const other = await claimer(world, { kinds: ["a"] });
-    await fence(world.sql, other);
     await finish(other.client, other.tick, all(other.jobs, "done"));
     const skips = [{ jobId: "9", kind: "a", reason: "busy", lock: "x" }];
     await world.sql.query("update pgclaim.tick set invocation = 'mine', report = report || $2 where id = $1", [
