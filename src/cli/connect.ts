@@ -54,8 +54,8 @@ export function databaseUrl(env: Env, name: string): string {
 /** Opens nothing yet: each verb is a connection of its own. Errors: PGCLAIM_INVALID_DATABASE_URL, PGCLAIM_INVALID_OPTION. */
 export async function connectTo(url: string, schema: string): Promise<Connection> {
   const { pgDatabase } = await nodeAdapter();
-  const database: Database = pgDatabase(url);
   const limits = readLimits();
+  const database = patient(pgDatabase(url), limits.oneShotMs);
   const { call, fn } = caller({ database, limits, schema });
   const options = { database, limits, schema };
   return {
@@ -74,6 +74,17 @@ export async function connectTo(url: string, schema: string): Promise<Connection
       );
       return instant(row, "now");
     },
+  };
+}
+
+/**
+ * A page gives up after two seconds, connecting included. A person at a terminal waits longer, and a database that sleeps needs
+ * seconds to wake.
+ */
+function patient(database: Database, leastMs: number): Database {
+  return {
+    open: () => database.open(),
+    oneShot: (call) => database.oneShot({ ...call, limitMs: Math.max(call.limitMs, leastMs) }),
   };
 }
 

@@ -71,7 +71,8 @@ async function doctor(context: Context, options: DoctorOptions): Promise<ExitCod
   const code = !examination.reached ? exitCodes.unreachable : bad ? exitCodes.failed : exitCodes.fine;
   const head = {
     address: addressOf(url),
-    postgres: server === null ? null : String(server.version),
+    // Distributions put their own name behind it.
+    postgres: server === null ? null : (String(server.version).split(" ", 1)[0] ?? null),
     role: server === null ? null : String(server.role),
     schema,
   };
