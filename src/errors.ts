@@ -177,6 +177,10 @@ export function isTransient(error: unknown): boolean {
  * breaks, and a handler may throw a string.
  */
 export function toError(thrown: unknown): Error {
+  // A refused connection to a name with several addresses: one error for each, and no message of its own.
+  if (thrown instanceof AggregateError && thrown.message === "") {
+    return new Error(thrown.errors.map((error) => toError(error).message).join("; "), { cause: thrown });
+  }
   if (thrown instanceof Error) return thrown;
   const message = (thrown as { message?: unknown } | null)?.message;
   if (typeof message === "string" && message !== "") return new Error(message, { cause: thrown });

@@ -1,16 +1,18 @@
 // Brings an installation's schema up to this release: numbered migrations, then the repeatable functions.
 // One transaction per run, so a run either happened or did not; it must never leave a session lock or setting behind.
 
-import { createHash } from "node:crypto";
-import { readdir, readFile } from "node:fs/promises";
-import path from "node:path";
-import { fileURLToPath } from "node:url";
 import { systemClock, wait as waitOn } from "../clock.ts";
 import { DatabaseError, isSessionOver, PgclaimError, sqlStateOf, sqlStates, UsageError } from "../errors.ts";
+import {
+  type Migration,
+  readSchemaFiles,
+  rename,
+  type SchemaFiles,
+  SOURCE_SCHEMA,
+  type SqlFile,
+} from "./schema_files.ts";
 
-const SOURCE_SCHEMA = "pgclaim";
 const SCHEMA_NAME = /^[a-z_][a-z0-9_]{0,39}$/;
-const MIGRATION_FILE = /^(\d{4})_[a-z0-9_]+\.sql$/;
 
 /**
  * How long one statement waits for a lock before the whole run steps back. While DDL waits for a table, every later
@@ -39,6 +41,10 @@ export type MigrateOptions = {
   directory?: string;
   /** Bound on all tries together, in ms. Default 60000. */
   patienceMs?: number;
+  /** Replaces the functions also where the last run wrote down that they are this release's: somebody changed one. */
+  replaceFunctions?: boolean;
+  /** Does everything and rolls it back: that it would work, with the locks it takes meanwhile. Default false. */
+  dryRun?: boolean;
   /** Told in one line each what is being done or waited for. */
   onProgress?: (line: string) => void;
   /** Milliseconds on a clock that never goes back, and a wait; for tests. */
@@ -56,10 +62,6 @@ export type MigrateResult = {
   /** True if this run replaced the functions. */
   functionsChanged: boolean;
 };
-
-type SqlFile = { name: string; text: string };
-type Migration = SqlFile & { version: number; digest: string };
-type SchemaFiles = { migrations: Migration[]; functions: SqlFile[]; functionsDigest: string };
 
 /**
  * Applies what this release has and the database has not, and answers what that was. Safe to call from any number of
@@ -83,7 +85,7 @@ export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
     try {
       if (lost && reconnect) client = await reconnect();
       lost = false;
-      return await runOnce(client, schema, files, onProgress);
+      return await runOnce(client, schema, files, options);
     } catch (error) {
       failure = error;
     }
@@ -114,11 +116,44 @@ export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
   }
 }
 
+export type MigrationStatus = {
+  schema: string;
+  /** What the database has; 0 is none. */
+  version: number;
+  /** What this release has. */
+  newest: number;
+  /** Names of the migrations that are missing, in order. */
+  pending: string[];
+  /** Whether the functions are this release's, by the digest that the last migrate wrote down. */
+  functionsCurrent: boolean;
+};
+
+/**
+ * What migrate would do, without doing it: two or three reads, no lock, no transaction left open.
+ *
+ * Errors: those of migrate() that come before its first change.
+ */
+export async function migrationStatus(
+  options: Pick<MigrateOptions, "client" | "schema" | "directory">,
+): Promise<MigrationStatus> {
+  const { client, schema = SOURCE_SCHEMA } = options;
+  checkSchemaName(schema);
+  const files = await readSchemaFiles(options.directory);
+  const found = await inspect(client, schema);
+  return {
+    schema,
+    version: found.version,
+    newest: files.migrations.length,
+    pending: pendingMigrations(files, found, schema).map(({ name }) => name),
+    functionsCurrent: found.functionsDigest === files.functionsDigest,
+  };
+}
+
 async function runOnce(
   client: MigrateClient,
   schema: string,
   files: SchemaFiles,
-  onProgress: (line: string) => void,
+  { onProgress = () => {}, dryRun = false, replaceFunctions = false }: MigrateOptions,
 ): Promise<MigrateResult> {
   await client.query(openingSql());
   try {
@@ -130,7 +165,7 @@ async function runOnce(
       from: found.version,
       to: files.migrations.length,
       applied: pending.map((migration) => migration.name),
-      functionsChanged: found.functionsDigest !== files.functionsDigest,
+      functionsChanged: replaceFunctions || found.functionsDigest !== files.functionsDigest,
     };
     if (!found.exists) await client.query(`create schema ${schema}`);
     if (!found.bookkeeping) await client.query(bookkeepingSql(schema));
@@ -147,6 +182,10 @@ async function runOnce(
       onProgress(`replacing the functions (${files.functions.length} files)`);
       for (const file of files.functions) await runFile(client, schema, file);
       await client.query(recordFunctionsSql(schema, "$1"), [files.functionsDigest]);
+    }
+    if (dryRun) {
+      await client.query("rollback");
+      return result;
     }
     const { command } = await client.query("commit");
     // COMMIT of an aborted transaction does not fail: it answers ROLLBACK.
@@ -304,55 +343,6 @@ create table if not exists ${schema}.schema_functions (
 function recordFunctionsSql(schema: string, digest: string): string {
   return `insert into ${schema}.schema_functions (digest) values (${digest})
 on conflict (singleton) do update set digest = excluded.digest, applied_at = clock_timestamp()`;
-}
-
-async function readSchemaFiles(directory = shippedDirectory()): Promise<SchemaFiles> {
-  const migrations: Migration[] = [];
-  for (const file of await readSqlFiles(path.join(directory, "migrations"))) {
-    const version = Number(MIGRATION_FILE.exec(file.name)?.[1]);
-    if (version !== migrations.length + 1) {
-      const expected = String(migrations.length + 1).padStart(4, "0");
-      throw new UsageError(
-        "PGCLAIM_MIGRATION_FILES",
-        `Migration file "${file.name}" is out of place; expected ${expected}_verb_object.sql next. ` +
-          "Versions are numbered from 0001 without gap or repetition.",
-      );
-    }
-    migrations.push({ ...file, version, digest: digestOf([file]) });
-  }
-  const functions = await readSqlFiles(path.join(directory, "functions"));
-  return { migrations, functions, functionsDigest: digestOf(functions) };
-}
-
-async function readSqlFiles(directory: string): Promise<SqlFile[]> {
-  let names: string[];
-  try {
-    names = await readdir(directory);
-  } catch (cause) {
-    throw new UsageError("PGCLAIM_MIGRATION_FILES", `The folder "${directory}" cannot be read.`, { cause });
-  }
-  const sorted = names.filter((name) => name.endsWith(".sql")).sort();
-  return Promise.all(
-    sorted.map(async (name) => ({ name, text: (await readFile(path.join(directory, name), "utf8")).trim() })),
-  );
-}
-
-/** Line endings do not count, so that a checkout on Windows has the same digests. */
-function digestOf(files: readonly SqlFile[]): string {
-  const hash = createHash("sha256");
-  for (const { name, text } of files) hash.update(`${name}\0${text.replaceAll("\r\n", "\n")}\0`);
-  return hash.digest("hex");
-}
-
-/** src/cli and dist/cli lie equally deep, so one path serves the checkout and the package. */
-function shippedDirectory(): string {
-  return fileURLToPath(new URL("../../schema/", import.meta.url));
-}
-
-/** The SQL files are valid as they stand, for the schema "pgclaim"; another name is put in these two places. */
-function rename(text: string, schema: string): string {
-  if (schema === SOURCE_SCHEMA) return text;
-  return text.replace(/\bpgclaim(?=\.)/g, schema).replace(/(?<=\bschema )pgclaim\b/g, schema);
 }
 
 function checkSchemaName(schema: string): void {
