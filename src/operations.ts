@@ -153,35 +153,40 @@ function queueRow({ late, ...queue }: StoredQueue): QueueRow {
 }
 
 const minuteMs = 60_000;
-/** A trigger is late after one gap and this. */
+/** A trigger is late when it was expected so long ago. */
 const graceMs = 30_000;
-/** Silent after three gaps, and not before this. */
+/** Silent after three gaps, and not before so long. */
 const silentMs = 5 * minuteMs;
 
 function triggerRows(triggers: readonly StoredTrigger[], now: string): TriggerRow[] {
   const at = Date.parse(now);
   return triggers.map(({ medianMs, ...trigger }) => {
-    const everyMs = gapOf(trigger.name, Date.parse(trigger.lastSeenAt)) ?? medianMs;
-    const ageMs = at - Date.parse(trigger.lastSeenAt);
-    // Nobody owes us a manual trigger, or another HTTP call.
+    const lastSeen = Date.parse(trigger.lastSeenAt);
+    const expected = expectedAfter(trigger.name, lastSeen);
+    const everyMs = expected?.everyMs ?? medianMs;
     const status =
       everyMs === null || trigger.type !== "cron"
-        ? "unexpected"
-        : ageMs > Math.max(3 * everyMs, silentMs)
+        ? "unexpected" // nobody owes us a manual trigger, or another HTTP call
+        : at > Math.max((expected?.at ?? lastSeen + everyMs) + 2 * everyMs, lastSeen + silentMs)
           ? "silent"
-          : ageMs > everyMs + graceMs
+          : at > (expected?.at ?? lastSeen + everyMs) + graceMs
             ? "late"
             : "ok";
     return { ...trigger, everyMs, status };
   });
 }
 
-/** The time until the next occurrence of the cron expression in a trigger's name; null where there is none in it. */
-function gapOf(name: string, lastSeen: number): number | null {
+/** A cron trigger may come this much before its time, by our clock. */
+const earlyMs = 10_000;
+
+/** When the cron expression in a trigger's name fires next, and how long after that again; null where it holds none. */
+function expectedAfter(name: string, lastSeen: number): { readonly at: number; readonly everyMs: number } | null {
   if (!name.startsWith("cron ")) return null;
   try {
-    const next = nextAfter(parseRule(name.slice("cron ".length), "UTC"), lastSeen + graceMs);
-    return next === null ? null : Math.max(minuteMs, next - lastSeen);
+    const rule = parseRule(name.slice("cron ".length), "UTC");
+    const at = nextAfter(rule, lastSeen + earlyMs);
+    const next = at === null ? null : nextAfter(rule, at);
+    return at === null || next === null ? null : { at, everyMs: next - at };
   } catch {
     return null; // a name such as /api/cron
   }

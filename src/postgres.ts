@@ -456,8 +456,9 @@ class PostgresSession implements Session {
       `set local idle_in_transaction_session_timeout = ${left}`,
       `set local statement_timeout = ${statementMs}`,
       `set local lock_timeout = ${statementMs}`,
-      // Postgres 17 and later. This is what ends a transaction whose client keeps it busy for ever.
-      `select pg_catalog.set_config('transaction_timeout', '${left}', true) where pg_catalog.current_setting('server_version_num')::integer >= 170000`,
+      // Postgres 17 and later. This is what ends a transaction whose client keeps it busy for ever. Off first: a timer that
+      // runs already, by a default of the role or the database, is not moved by a new length.
+      `select pg_catalog.set_config('transaction_timeout', '0', true), pg_catalog.set_config('transaction_timeout', '${left}', true) where pg_catalog.current_setting('server_version_num')::integer >= 170000`,
       // A backend that is busy looks at its socket only if told to: without, a dead client's locks last as long as its query.
       "select pg_catalog.set_config('client_connection_check_interval', '1000', true) where pg_catalog.version() !~* 'windows|mingw|visual'",
       `set local ${this.#options.schema}.tick = ${literal(this.#settings.tickId)}`,

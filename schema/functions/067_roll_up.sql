@@ -1,12 +1,12 @@
--- Adds up what ticks did, by minute, by hour and since ever: what charts and metrics read. Once in 20 seconds, by one at a
--- time; at once again where there was more than a slice.
+-- Adds up what ticks did, and the reaper's dead letters, by minute, by hour and since ever: what charts and metrics read. Once in
+-- 20 seconds, by one at a time; at once again where there was more than a slice.
 -- Argument: how many ticks at most, oldest first; those decided at the same instant as the last one come along.
 -- Answers:  how many; null where it was not its turn.
 -- Each tick is counted once: the watermark goes on in the transaction that counts. It stays 15 seconds behind the clock, for a
 -- tick is decided some time before its COMMIT can be seen; finish decides last, so that this is the time of its COMMIT. What
 -- took longer than that is missing in these sums, and nowhere else.
 -- Locks: a lock that is only tried. Its rows are written by nobody else, but that prune_records deletes old ones.
--- Index: tick_newest.
+-- Index: tick_newest, job_dead.
 create or replace function pgclaim.roll_up(slice integer)
 returns integer
 language plpgsql volatile
@@ -40,9 +40,18 @@ begin
     where t.decided_at > since and t.decided_at <= until
     order by t.decided_at
     fetch first (slice) rows with ties
+  ), upto as materialized (
+    select count(*) as n, case when count(*) < slice then until else max(t.decided_at) end as at from ticks t
+  ), crashes as materialized (
+    -- Dead letters that no tick has made: the reaper's.
+    select date_bin('1 minute', j.dead_at, 'epoch') as minute, j.kind, count(*) as n
+    from pgclaim.job j
+    cross join upto u
+    where j.state = 'dead' and j.dead_at > greatest(since, until - interval '1 day') and j.dead_at <= u.at and j.dead_reason = 'crashed'
+    group by 1, 2
   ), spans as materialized (
     select m.minute, w.width, case w.width when 1 then m.minute when 60 then date_bin('1 hour', m.minute, 'epoch') else 'epoch' end as at
-    from (select distinct t.minute from ticks t) m
+    from (select t.minute from ticks t union select c.minute from crashes c) m
     cross join (values (0::smallint), (1::smallint), (60::smallint)) w(width)
   ), skips as (
     select s.width, s.at, r.reason, sum(r.n::bigint) as n
@@ -70,6 +79,8 @@ begin
     select t.minute, k.kind, k.facts
     from ticks t
     cross join lateral jsonb_each(case jsonb_typeof(t.report -> 'kinds') when 'object' then t.report -> 'kinds' end) k(kind, facts)
+    union all
+    select c.minute, c.kind, jsonb_build_object('dead', c.n) from crashes c
   ), minute_lates as materialized (
     select f.minute, f.kind, b.i, sum(b.n::bigint) as n
     from facts f
@@ -133,7 +144,7 @@ begin
       late = pgclaim.add_counts(o.late, excluded.late),
       late_ms = o.late_ms + excluded.late_ms
   )
-  select count(*), case when count(*) < slice then until else max(t.decided_at) end into n, reached from ticks t;
+  select u.n, u.at into n, reached from upto u;
   insert into pgclaim.housekeeping as h (step, ran_at, took_ms, upto)
   values ('roll up', clock, extract(epoch from clock_timestamp() - clock) * 1000, reached)
   on conflict on constraint housekeeping_pkey do update

@@ -31,6 +31,7 @@ end $$;
 create or replace function pgclaim.count_jobs_v1(request jsonb)
 returns jsonb
 language plpgsql stable
+set jit = off
 as $$
 declare
   f record;

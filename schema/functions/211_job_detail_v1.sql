@@ -4,6 +4,7 @@
 create or replace function pgclaim.job_locks(id bigint)
 returns jsonb
 language sql stable
+set jit = off
 as $$
   with held as materialized (
     select l.key, l.pid, l.shared from pgclaim.advisory_locks() l
@@ -161,6 +162,7 @@ end $$;
 create or replace function pgclaim.payload_v1(request jsonb)
 returns jsonb
 language plpgsql stable
+set jit = off
 as $$
 declare
   wanted constant bigint := pgclaim.read_id(request);

@@ -1,14 +1,28 @@
--- The kinds that the newest deployment defines; null where it was registered by a release that did not remember them.
+-- The kinds that somebody runs: of each queue those that the newest deployment which serves it defines for it. Null where the
+-- newest of all was registered by a release that did not remember them. Looks at the newest 200 deployments.
 create or replace function pgclaim.kinds_in_force()
 returns text[]
 language sql stable
 as $$
-  select case when jsonb_typeof(r.deployment -> 'kinds') = 'array' then
-    array(select k.v ->> 'name' from jsonb_array_elements(r.deployment -> 'kinds') k(v))
-  end
-  from pgclaim.revision r
-  order by r.n desc
-  limit 1
+  with known as materialized (
+    select r.n, r.deployment from pgclaim.revision r order by r.n desc limit 200
+  ), served as materialized (
+    select q.name as queue, max(d.n) as n
+    from known d
+    cross join lateral jsonb_array_elements_text(
+      case jsonb_typeof(d.deployment -> 'queues') when 'array' then d.deployment -> 'queues' else '[]' end
+    ) q(name)
+    group by q.name
+  )
+  select case when (select d.deployment is not null from known d order by d.n desc limit 1) then array(
+    select distinct k.v ->> 'name'
+    from (select distinct s.n from served s) o
+    join known d on d.n = o.n
+    cross join lateral jsonb_array_elements(
+      case jsonb_typeof(d.deployment -> 'kinds') when 'array' then d.deployment -> 'kinds' else '[]' end
+    ) k(v)
+    join served s on s.n = d.n and s.queue = k.v ->> 'queue'
+  ) end
 $$;
 
 -- Waiting jobs by kind among those that come first: per queue the first ready ones, the first scheduled ones, the first blocked ones
@@ -66,8 +80,8 @@ begin
   group by s.kind;
 end $$;
 
--- Every kind with its policy: KindRow of src/inspection.ts, by name. Whether it is registered: defined by the newest deployment,
--- which of two deployments that serve different queues is one. waiting: see waiting_kinds.
+-- Every kind with its policy: KindRow of src/inspection.ts, by name. Whether it is registered: see kinds_in_force. waiting: see
+-- waiting_kinds.
 -- Argument: {"ofEach"?: 1 .. 5,000 (2,000)}. Reads only. Raises: PC003.
 create or replace function pgclaim.kinds_v1(request jsonb)
 returns jsonb

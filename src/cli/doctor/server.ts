@@ -89,8 +89,6 @@ export function connections(server: Row, load: Load, pooled: boolean): Finding {
     : ok("connection budget", measured, { facts });
 }
 
-/** The longest transaction of a tick: an invocation by cron, and the server's grace. */
-const tickMs = 60_000;
 /** Whatever sets no limit of its own (migrate, a caller's transaction that enqueues) is cut by less than this. */
 const comfortableMs = 60_000;
 
@@ -99,20 +97,12 @@ export async function timeouts(probe: Probe, server: Row, schema: string): Promi
   const facts = { limits };
   const set = limits.filter(({ ms }) => ms > 0);
   const shown = set.map(({ name, ms, where }) => `${name} ${length(ms)} (${where})`).join(", ") || "none set";
-  // A running timer of transaction_timeout is not moved by SET LOCAL: the default is what ends the tick.
-  const cutting = set.find(({ name, ms }) => name === "transaction_timeout" && ms < tickMs);
-  if (cutting !== undefined) {
-    return fail(
-      "timeouts",
-      `${shown}: it ends every transaction, also a tick, which may take ${length(tickMs)}`,
-      resetOf(cutting),
-      facts,
-    );
-  }
   const idle = set.find(({ name, ms }) => name === "idle_session_timeout" && ms < 10_000);
   if (idle !== undefined)
     return warn("timeouts", `${shown}: it ends an invocation's session between two ticks`, resetOf(idle), facts);
-  const short = set.find(({ name, ms }) => name === "statement_timeout" && ms < comfortableMs);
+  const short = set.find(
+    ({ name, ms }) => (name === "statement_timeout" || name === "transaction_timeout") && ms < comfortableMs,
+  );
   if (short !== undefined) {
     return warn(
       "timeouts",

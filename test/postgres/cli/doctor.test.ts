@@ -144,22 +144,12 @@ describe("pgclaim doctor", () => {
       });
     }
     if (version < 170_000) return;
+    await world.sql.query(`alter role ${role.name} reset statement_timeout`);
     await set("transaction_timeout", "5s");
-    const cut = await doctor(role.url);
-    expect(cut).toMatchObject({ code: 1 });
-    expect(cut.of("timeouts")).toMatchObject({
-      status: "FAIL",
+    expect((await doctor(role.url)).of("timeouts")).toMatchObject({
+      status: "warn",
       todo: `alter role ${role.name} set transaction_timeout = 0;`,
     });
-  });
-
-  it("is right that SET LOCAL does not move a transaction_timeout that runs already", async () => {
-    const world = await setup();
-    if ((await world.value<number>("select current_setting('server_version_num')::integer")) < 170_000) return;
-    const client = await world.connect();
-    await client.query("set transaction_timeout = '300ms'");
-    await client.query("begin; set local transaction_timeout = '60s'");
-    await expect(client.query("select pg_sleep(20)")).rejects.toMatchObject({ code: "25P04" });
   });
 
   it("names kinds nobody handles, halted keys and silent triggers", async () => {

@@ -29,6 +29,7 @@ import {
   workTick,
 } from "../../support/engine.ts";
 import { endsWithin, eventually, gate } from "../../support/gate.ts";
+import { roleOf } from "../../support/roles.ts";
 import { connections, setup, type TransportName, transports, type World } from "../../support/world.ts";
 
 beforeEach(() => watchUnhandled());
@@ -380,6 +381,22 @@ describe.each(transports)("rule 10 over %s", (transport) => {
       expect(statement).toBeLessThanOrEqual(6_000);
       expect(lock).toBe(statement);
     }
+  });
+
+  it("outlives a transaction_timeout that the role has as its default", async () => {
+    const world = await setup();
+    if (Number(await world.value("show server_version_num")) < 170_000) return;
+    const role = await roleOf(world, "run");
+    await world.sql.query(`alter role ${role.name} set transaction_timeout = '400ms'`);
+    const job = defineJob({
+      kind: "longer",
+      payload: numbered,
+      run: async ({ tx }) => void (await tx.query("select pg_sleep(0.6)")),
+    });
+    const as = world.as(role.url);
+    const claimer = as.claimer(transport, { jobs: [job] });
+    await claimer.enqueueMany(job, [{ n: 1 }, { n: 2 }]);
+    expect(await invoke(claimer)).toMatchObject({ done: 2 });
   });
 
   it("has the server end a transaction whose client is gone without a word", async () => {

@@ -214,6 +214,30 @@ describe("roll up", () => {
     expect(await tickSums(world, 0)).toMatchObject([{ committed: 1 }]);
   });
 
+  it("counts the reaper's dead letters once, which no tick has made", async () => {
+    const world = await install();
+    const [old = "", fresh = "", other = ""] = await enqueue(world.sql, 3);
+    const die = (id: string, ago: string, reason: string) =>
+      world.sql.query(
+        "update pgclaim.job set state = 'dead', dead_at = now() - $2::interval, dead_reason = $3 where id = $1",
+        [id, ago, reason],
+      );
+    await die(old, "20 seconds", "crashed");
+    await die(fresh, "5 seconds", "crashed");
+    await die(other, "20 seconds", "attempts"); // a tick's, which its own row tells
+    for (const dead of [1, 1]) {
+      await recordingWake(world.sql);
+      expect(await sums(world, 0)).toMatchObject([{ ...NOTHING, kind: "a", dead }]);
+      await world.sql.query("update pgclaim.housekeeping set ran_at = ran_at - interval '21 seconds'");
+    }
+    await world.sql.query("update pgclaim.job set dead_at = dead_at - interval '12 seconds' where id = $1", [fresh]);
+    await world.sql.query(
+      "update pgclaim.housekeeping set ran_at = ran_at - interval '21 seconds', upto = upto - interval '3 seconds'",
+    );
+    await recordingWake(world.sql);
+    expect((await sums(world, 0)).map(({ dead }) => dead)).toEqual([2]);
+  });
+
   it("happens once in 20 seconds, unless there was more than a slice", async () => {
     const world = await install();
     for (let i = 0; i < 5; i++) await insertTick(world.sql, { claimed: 1 }, `now() - interval '${60 - i} seconds'`);
