@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { context, trace } from "@opentelemetry/api";
 import { describe, expect, it } from "vitest";
 import { systemClock } from "../../src/clock.ts";
-import type { Grant } from "../../src/model.ts";
+import type { Grant, TickReport } from "../../src/model.ts";
 import { Observer } from "../../src/observe.ts";
 import { instruments, parseTraceparent, startSpan, type Telemetry, traceparent } from "../../src/telemetry.ts";
 import { openTelemetry } from "../support/otel.ts";
@@ -58,6 +58,31 @@ const grant = (more: Partial<Grant> = {}): Grant => ({
   ...more,
 });
 
+const emptyReport: TickReport = {
+  tickId: "t",
+  fate: "committed",
+  quarantined: false,
+  claimed: 0,
+  done: 0,
+  retried: 0,
+  dead: 0,
+  cancelled: 0,
+  missed: 0,
+  atRisk: 0,
+  snoozed: 0,
+  released: 0,
+  skipped: {},
+  skips: [],
+  jobs: [],
+  roundTrips: { session: 0, oneShot: 0 },
+  handlerQueries: 0,
+  claimMs: 0,
+  fenceMs: 0,
+  runMs: 0,
+  finishMs: 0,
+  totalMs: 0,
+};
+
 function observe(telemetry: Telemetry) {
   const warnings: string[] = [];
   const observer = new Observer({
@@ -108,6 +133,7 @@ describe("a job's span", () => {
     const { telemetry, tracer, spans } = openTelemetry();
     const { tick } = observe(telemetry);
     const first = tick.job(grant({ jobId: "1" }));
+    const done = { attempt: 1, kind: "report", result: "done" } as const;
     const placesOf: (string | undefined)[] = [];
     const own = async (name: string) => {
       await Promise.resolve();
@@ -124,6 +150,12 @@ describe("a job's span", () => {
     });
     expect(placesOf).toEqual([first.trace?.slice(36, 52), second.trace?.slice(36, 52)]);
     expect(trace.getSpan(context.active())).toBeUndefined();
+    tick.ended({ ...emptyReport, jobs: ["1", "2", "3"].map((jobId) => ({ jobId, ...done })) });
+    // Each of them is its tick's child, whosever handler it was started from.
+    const jobs = spans().filter(({ name }) => name === "process report");
+    const [ticks] = spans().filter(({ name }) => name === "pgclaim.tick");
+    expect(jobs.map((span) => span.parentSpanContext?.spanId)).toEqual(jobs.map(() => ticks?.spanContext().spanId));
+    expect(jobs).toHaveLength(3);
   });
 });
 
