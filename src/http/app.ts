@@ -10,6 +10,7 @@ import { toError, UsageError } from "../errors.ts";
 import type { JobId, OperatorAnswer, Trigger } from "../model.ts";
 import { consoleLog, type Log } from "../report.ts";
 import { checkBearer, type Scope, type Secrets } from "./auth.ts";
+import { createDashboard, type DashboardOptions } from "./dashboard/app.ts";
 import {
   maxBodyBytes as defaultMaxBodyBytes,
   parseJobId,
@@ -24,9 +25,10 @@ import { answerError, answerInvocation, deploymentFault, Refusal, safeHeaders } 
 
 export type { Scope, Secrets } from "./auth.ts";
 export { secretNames } from "./auth.ts";
+export type { DashboardOptions } from "./dashboard/app.ts";
 export type { ErrorBody } from "./respond.ts";
 
-const optionKeys = ["claimer", "secrets", "maxBodyBytes", "log", "secretCommand"];
+const optionKeys = ["claimer", "secrets", "maxBodyBytes", "log", "secretCommand", "dashboard"];
 
 export interface AppOptions<Bindings extends object = object> {
   /**
@@ -40,6 +42,8 @@ export interface AppOptions<Bindings extends object = object> {
   readonly maxBodyBytes?: number;
   /** Gets one line for each answer of 500 and above. Default: JSON to the console. */
   readonly log?: Log;
+  /** The pages at `/`, and how they show themselves. `false`: none. Closed until the operate or the read secret is set. */
+  readonly dashboard?: false | DashboardOptions;
   /** The platform's command that sets a secret, for the answer that names a missing one. Default `"wrangler secret put"`. */
   readonly secretCommand?: string;
 }
@@ -137,6 +141,10 @@ export function createApp<Bindings extends object = object>(
     });
     refuseOtherMethods(`/api/schedules/:name/${verb}`, "POST, OPTIONS");
   }
+
+  const { claimer, secrets, secretCommand = "wrangler secret put", dashboard = {} } = options;
+  if (dashboard !== false)
+    app.route("/", createDashboard<Bindings>({ claimer, secrets, log, secretCommand, ...dashboard }));
 
   refuseOtherMethods("/healthz", "GET, HEAD, OPTIONS");
   refuseOtherMethods("/api/schedules", "GET, HEAD, OPTIONS");
