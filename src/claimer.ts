@@ -6,12 +6,15 @@ import {
   optionKeys,
   readBudget,
   readJobs,
+  readLogLevel,
   readMaxTicks,
+  readOnEvent,
   readQueueMax,
   readQueueNames,
   readQueues,
   readRetention,
   readSchedules,
+  readTelemetry,
   readTickSlots,
 } from "./claimer_options.ts";
 import { systemClock } from "./clock.ts";
@@ -35,6 +38,7 @@ import type {
   Trigger,
 } from "./model.ts";
 import { nearest } from "./nearest.ts";
+import { Observer } from "./observe.ts";
 import { postgresInspector, postgresOperator } from "./operations.ts";
 import { postgresGateway } from "./postgres.ts";
 import { consoleLog, guardedLog } from "./report.ts";
@@ -137,13 +141,22 @@ export function createClaimer(options: ClaimerOptions): Claimer {
   const definitions = readJobs(options.jobs, budget, limits);
   const installation = { database: options.database, clock, limits, schema: options.schema ?? "pgclaim" };
   const gateway = postgresGateway(installation);
-  const log = guardedLog(options.log ?? consoleLog);
+  const log = guardedLog(options.log ?? consoleLog, readLogLevel(options.logLevel ?? "info"));
   const schedules = options.schedules === undefined ? null : readSchedules(options.schedules, definitions);
   const queueMax = readQueueMax(options.queueMax ?? {});
   const queues = readQueues(options, definitions);
   const deployment = once(() => deploymentOf(definitions, schedules, queueMax, queues));
   const kick = options.kick === undefined ? null : kicker(options.kick, log);
+  const observer = new Observer({
+    clock,
+    definitions,
+    onEvent: readOnEvent(options.onEvent),
+    telemetry: readTelemetry(options.telemetry),
+    debug: ({ type, ...facts }) => log({ level: "debug", event: `pgclaim.${type}`, ...facts }),
+    warn: (message) => log({ level: "warn", event: "pgclaim.observe", message }),
+  });
   const invocation = {
+    observer,
     gateway,
     clock,
     limits,
@@ -164,7 +177,9 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     historyMs: readRetention(options),
   };
 
-  async function insert(requests: readonly JobRequest[], client?: CallerClient): Promise<readonly Enqueued[]> {
+  async function insert(checked: readonly JobRequest[], client?: CallerClient): Promise<readonly Enqueued[]> {
+    const trace = observer.activeTrace();
+    const requests = trace === null ? checked : checked.map((request) => ({ trace, ...request }));
     if (requests.length === 0) return [];
     let answer = await gateway.enqueue(requests, client);
     if (

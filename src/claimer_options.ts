@@ -5,11 +5,13 @@ import type { Database } from "./database.ts";
 import { type AnyJobDefinition, assertKnownKeys, integer, queueName } from "./define.ts";
 import { type Duration, parseDuration, show } from "./duration.ts";
 import { UsageError } from "./errors.ts";
+import type { OnEvent } from "./events.ts";
 import type { Deployment } from "./gateway.ts";
 import type { KickOptions } from "./kick.ts";
 import { type LimitOptions, type Limits, timerMs } from "./limits.ts";
-import type { Log } from "./report.ts";
+import { type Log, type LogLevel, logLevels } from "./report.ts";
 import { type AnySchedule, assertSchedule, scheduleRow } from "./schedule.ts";
+import { type Telemetry, telemetryKeys } from "./telemetry.ts";
 
 export interface ClaimerOptions {
   /** The kinds this deployment knows; those with a handler are run. */
@@ -44,6 +46,12 @@ export interface ClaimerOptions {
   readonly limits?: LimitOptions;
   /** Where structured log lines go. Default: JSON on the console. */
   readonly log?: Log;
+  /** The least level that is logged. Default `"info"`; `"debug"` adds a line for each event, `"silent"` logs nothing. */
+  readonly logLevel?: LogLevel;
+  /** Told of what happens, at most once and for watching only. */
+  readonly onEvent?: OnEvent;
+  /** OpenTelemetry: spans, metrics, and trace context from enqueue to run. */
+  readonly telemetry?: Telemetry;
   readonly clock?: Clock;
 }
 
@@ -63,6 +71,9 @@ export const optionKeys = [
   "kick",
   "limits",
   "log",
+  "logLevel",
+  "onEvent",
+  "telemetry",
   "clock",
 ];
 
@@ -188,6 +199,53 @@ export function readSchedules(
     }
   }
   return schedules;
+}
+
+export function readLogLevel(value: unknown): LogLevel {
+  const level = logLevels.find((one) => one === value);
+  if (level !== undefined) return level;
+  throw new UsageError(
+    "PGCLAIM_INVALID_OPTION",
+    `createClaimer(): logLevel is ${show(value)}; expected one of ${logLevels.join(", ")}.`,
+    { path: "logLevel" },
+  );
+}
+
+export function readOnEvent(value: unknown): OnEvent | null {
+  if (value === undefined) return null;
+  if (typeof value === "function") return value as OnEvent;
+  throw new UsageError("PGCLAIM_INVALID_OPTION", `createClaimer(): onEvent is ${show(value)}; expected a function.`, {
+    path: "onEvent",
+  });
+}
+
+/** What must be there of each part; a wrong one is told now and not in the middle of a tick. */
+const telemetryParts = [
+  ["tracer", "startSpan"],
+  ["meter", "createCounter"],
+  ["trace", "setSpan"],
+  ["context", "with"],
+] as const;
+
+export function readTelemetry(value: Telemetry = {}): Telemetry {
+  if (typeof value !== "object" || value === null) {
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `createClaimer(): telemetry is ${show(value)}; expected { tracer, meter, trace, context }.`,
+      { path: "telemetry" },
+    );
+  }
+  assertKnownKeys(value, telemetryKeys, "telemetry");
+  for (const [part, method] of telemetryParts) {
+    const given: unknown = value[part];
+    if (given === undefined || typeof (given as Record<string, unknown> | null)?.[method] === "function") continue;
+    throw new UsageError(
+      "PGCLAIM_INVALID_OPTION",
+      `telemetry.${part} is ${show(given)}; expected OpenTelemetry's, with ${method}().`,
+      { path: `telemetry.${part}` },
+    );
+  }
+  return value;
 }
 
 export function readMaxTicks(value: unknown): number {

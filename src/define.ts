@@ -67,6 +67,8 @@ export type EnqueueInHandler = <S extends StandardSchema>(
     readonly delay?: Duration;
     readonly deadlineAt?: Date;
     readonly priority?: 0 | 1 | 2 | 3;
+    /** W3C traceparent to store with the job; this run's own otherwise. */
+    readonly trace?: string;
   },
 ) => Promise<{ readonly type: "deferred" }>;
 
@@ -79,6 +81,11 @@ export interface HandlerContext<Payload> {
   /** Aborts at the timeout, when the session is lost, and when the invocation has to end. */
   readonly signal: AbortSignal;
   readonly enqueue: EnqueueInHandler;
+  /**
+   * W3C traceparent of this run, for calls that no instrumentation adds it to; without `telemetry.tracer` that of whoever
+   * enqueued the job, null where there is none.
+   */
+  readonly trace: string | null;
   /** One structured line with the job's id, kind and attempt on it. */
   readonly log: (message: string, facts?: Record<string, unknown>) => void;
 }

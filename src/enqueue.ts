@@ -6,6 +6,7 @@ import { UsageError } from "./errors.ts";
 import type { JobRequest } from "./model.ts";
 import { validate } from "./standard_schema.ts";
 import { assertStorable } from "./storable.ts";
+import { parseTraceparent } from "./telemetry.ts";
 
 export interface When {
   /** Not before this instant. */
@@ -16,6 +17,8 @@ export interface When {
   readonly deadlineAt?: Date;
   /** 0 to 3, smaller runs first; the kind's otherwise. Only a database role that may run jobs may choose it. */
   readonly priority?: 0 | 1 | 2 | 3;
+  /** W3C traceparent to store with the job, so that its run is told as part of that trace. See `telemetry` for the usual way. */
+  readonly trace?: string;
 }
 
 /** Instants Postgres and JavaScript both can hold. */
@@ -54,8 +57,8 @@ export async function jobRequest(
 }
 
 function due(kind: string, when: When, at: string): Omit<JobRequest, "kind" | "payload"> {
-  assertKnownKeys(when, ["runAt", "delay", "deadlineAt", "priority"], `job "${kind}"`);
-  const { runAt, delay, deadlineAt, priority } = when;
+  assertKnownKeys(when, ["runAt", "delay", "deadlineAt", "priority", "trace"], `job "${kind}"`);
+  const { runAt, delay, deadlineAt, priority, trace } = when;
   if (runAt !== undefined && delay !== undefined) {
     throw new UsageError(
       "PGCLAIM_INVALID_OPTION",
@@ -70,7 +73,17 @@ function due(kind: string, when: When, at: string): Omit<JobRequest, "kind" | "p
     ...(priority === undefined
       ? {}
       : { priority: integer(`job "${kind}"`, "priority", priority, 0, 3, ". Smaller runs first") }),
+    ...(trace === undefined ? {} : { trace: traceparent(kind, trace, at) }),
   };
+}
+
+function traceparent(kind: string, value: unknown, at: string): string {
+  if (typeof value === "string" && parseTraceparent(value) !== null) return value;
+  throw new UsageError(
+    "PGCLAIM_INVALID_OPTION",
+    `job "${kind}": trace is ${show(value)}; expected a W3C traceparent, 00-<32 hex digits>-<16 hex digits>-<2 hex digits>.`,
+    { path: `${at}trace` },
+  );
 }
 
 function instant(kind: string, option: string, value: unknown, at: string): string {

@@ -14,6 +14,7 @@ import type {
   Skip,
   SkipReason,
   TickReport,
+  Trigger,
 } from "./model.ts";
 import type { Firing, ScheduleRow } from "./schedule.ts";
 
@@ -83,17 +84,36 @@ export interface FinishRow {
   readonly error: string | null;
 }
 
+/** What a tick's row keeps of it, written by finish or settle before its fate is known. Counts and names, never payloads. */
+export interface TickFacts
+  extends Pick<
+    TickReport,
+    "quarantined" | "claimed" | "skipped" | "claimMs" | "fenceMs" | "runMs" | "totalMs" | "roundTrips"
+  > {
+  /** What woke its invocation. */
+  readonly trigger: string;
+  /** Ordinal in its invocation, from 1. */
+  readonly n: number;
+  /** ISO 8601, by the clock of the invocation. */
+  readonly startedAt: string;
+  /** Of its invocation. */
+  readonly wakeMs: number;
+  readonly connectMs: number;
+  /** The first 25 of them. */
+  readonly skips: readonly Skip[];
+}
+
 export interface FinishRequest {
   readonly tickId: string;
   readonly invocationId: string;
-  readonly report: Partial<TickReport>;
+  readonly report: Partial<TickFacts>;
   readonly jobs: readonly FinishJob[];
 }
 
 export interface SettleRequest {
   readonly tickId: string;
   readonly invocationId: string;
-  readonly report: Partial<TickReport>;
+  readonly report: Partial<TickFacts>;
   readonly jobs: readonly Numbered[];
   /** Whether attempts become interrupted; not when finish failed on its own account. */
   readonly mark: boolean;
@@ -178,6 +198,8 @@ export interface Gateway {
     /** Definitions of the schedules we have; others are not ours to fire. */
     readonly schedules: readonly string[];
     readonly historyMs: number | null;
+    /** What woke us, to be recorded; without it nothing is. */
+    readonly trigger?: { readonly name: string; readonly type: Trigger["type"] };
   }): Promise<WakeAnswer>;
   register(request: Deployment & { readonly digest: string }): Promise<number>;
   /** Fires schedules that nobody has fired meanwhile. */

@@ -33,6 +33,7 @@ export {
   PgclaimError,
   UsageError,
 } from "./errors.ts";
+export type { OnEvent, PgclaimEvent } from "./events.ts";
 export type { CallerClient } from "./gateway.ts";
 export type {
   ActionView,
@@ -84,6 +85,7 @@ export type {
   TickReport,
   Trigger,
 } from "./model.ts";
-export type { Log, LogEntry } from "./report.ts";
+export type { Log, LogEntry, LogLevel } from "./report.ts";
 export { type AnySchedule, type CatchUp, defineSchedule, type Schedule } from "./schedule.ts";
 export type { StandardSchema } from "./standard_schema.ts";
+export type { Telemetry, TelemetryMeter, TelemetrySpan, TelemetryTracer } from "./telemetry.ts";

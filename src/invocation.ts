@@ -7,7 +7,16 @@ import type { Deployment, Gateway, Session, WakeAnswer } from "./gateway.ts";
 import { enterTick, isQuarantineRunning } from "./latch.ts";
 import { busyRetryBaseMs, counts, type Limits } from "./limits.ts";
 import type { InvocationReport, ReportedError, TickReport, Trigger } from "./model.ts";
-import { type InvocationNotes, invocationLine, invocationReport, type Log, reportedError } from "./report.ts";
+import type { InvocationObserver, Observer, TickObserver } from "./observe.ts";
+import {
+  type InvocationNotes,
+  invocationLine,
+  invocationReport,
+  type Log,
+  reportedError,
+  storedTriggerName,
+  triggerName,
+} from "./report.ts";
 import { firing, maxOccurrences } from "./schedule.ts";
 import { type TickContext, tick } from "./tick.ts";
 
@@ -25,6 +34,7 @@ export interface InvocationOptions {
   readonly concurrency: number;
   readonly maxTicks: number;
   readonly historyMs: number | null;
+  readonly observer: Observer;
 }
 
 type Ended = InvocationReport["ended"];
@@ -51,25 +61,34 @@ export async function invoke(
     wakeMs: 0,
     connectMs: 0,
   };
+  const observe = options.observer.invocation(notes.invocationId, trigger, triggerName(trigger));
   let ended: Ended = "error";
   let error: ReportedError | null = null;
   try {
-    ended = await work(options, notes, startedAt + budgetMs - options.limits.reserveMs);
+    const until = startedAt + budgetMs - options.limits.reserveMs;
+    ended = await observe.around(() => work(options, notes, observe, until));
     if (ended === "error") error = notes.ticks.at(-1)?.error ?? null;
   } catch (thrown) {
     error = reportedError(thrown);
   }
   const report = invocationReport(notes, { ended, totalMs: Math.round(clock.now() - startedAt), error });
   log(invocationLine(report));
+  observe.ended(report);
   return report;
 }
 
 /** Everything between start and report. `until` is the clock reading at which handlers have to be over. */
-async function work(options: InvocationOptions, notes: InvocationNotes, until: number): Promise<Ended> {
+async function work(
+  options: InvocationOptions,
+  notes: InvocationNotes,
+  observe: InvocationObserver,
+  until: number,
+): Promise<Ended> {
   if (isQuarantineRunning(options.clock.now())) return "busy";
   const woken = await wake(options, notes);
+  observe.woken(notes);
   if (!woken.ready && !woken.suspects) return "idle";
-  const invocation = new Invocation(options, notes, woken.revision);
+  const invocation = new Invocation(options, notes, observe, woken.revision);
   try {
     return await invocation.run(woken, until);
   } finally {
@@ -97,6 +116,7 @@ async function wake(options: InvocationOptions, notes: InvocationNotes): Promise
       queues,
       schedules: (schedules ?? []).map(({ definition }) => definition),
       historyMs,
+      trigger: { name: storedTriggerName(notes.trigger), type: notes.trigger.type },
     });
   } catch (error) {
     // Wake can never be what stops the work. If the database is alive, ask it directly: claim.
@@ -163,13 +183,15 @@ function isHeldUp({ skipped }: TickReport): boolean {
 class Invocation {
   readonly #options: InvocationOptions;
   readonly #notes: InvocationNotes;
+  readonly #observe: InvocationObserver;
   readonly #revision: number;
   #session: Session | null = null;
   #opened = 0;
 
-  constructor(options: InvocationOptions, notes: InvocationNotes, revision: number) {
+  constructor(options: InvocationOptions, notes: InvocationNotes, observe: InvocationObserver, revision: number) {
     this.#options = options;
     this.#notes = notes;
+    this.#observe = observe;
     this.#revision = revision;
   }
 
@@ -251,14 +273,20 @@ class Invocation {
       const leave = enterTick({ quarantined: plan.quarantined, now, expiresAt: this.#overBy(plan.until) });
       if (leave === null) return "busy";
       try {
-        const report = await tick(this.#context(session), {
-          tickId: crypto.randomUUID(),
-          quarantined: plan.quarantined,
-          kinds: fits,
-          unfit: handled.map(({ kind }) => kind).filter((kind) => !fits.includes(kind)),
-          batch,
-          hardAt: plan.until,
-        });
+        const tickId = crypto.randomUUID();
+        const observe = this.#observe.tick(tickId, plan.quarantined);
+        const report = await observe.around(() =>
+          tick(this.#context(session, observe), {
+            tickId,
+            n: this.#notes.ticks.length + 1,
+            quarantined: plan.quarantined,
+            kinds: fits,
+            unfit: handled.map(({ kind }) => kind).filter((kind) => !fits.includes(kind)),
+            batch,
+            hardAt: plan.until,
+          }),
+        );
+        observe.ended(report);
         this.#notes.ticks.push(report);
         // A pipelined connect fails at the first query. Nothing was fenced, so it is simply done again, once.
         const again =
@@ -308,7 +336,7 @@ class Invocation {
     return [...this.#options.definitions.values()].filter(({ run }) => run !== null);
   }
 
-  #context(session: Session): TickContext {
+  #context(session: Session, observe: TickObserver): TickContext {
     const { gateway, clock, limits, log, definitions, queues, concurrency, tickSlots } = this.#options;
     return {
       tickSlots,
@@ -322,6 +350,10 @@ class Invocation {
       concurrency,
       revision: this.#revision,
       invocationId: this.#notes.invocationId,
+      observe,
+      trigger: storedTriggerName(this.#notes.trigger),
+      wakeMs: this.#notes.wakeMs,
+      connectMs: this.#notes.connectMs,
     };
   }
 }

@@ -113,6 +113,13 @@ export const counts = {
   /** Gates a wake looks at again, requests for a cancel it looks at. */
   gateSlice: 200,
   cancelSlice: 200,
+  /** Ticks a wake adds up: some 30 ms. Where there are more, the next wake goes on. */
+  rollSlice: 2_000,
+  /** What the sample of the queues' depth counts of each cell, and how long it may take about. */
+  depthCap: 100_000,
+  depthMs: 500,
+  /** Skips by name that are kept with a tick. */
+  storedSkips: 25,
   /** Interruptions in a row after which a job runs alone, uncharged. */
   interruptedLimit: 5,
   /** Jobs of one enqueueMany. */

@@ -59,6 +59,8 @@ export interface Grant {
   readonly enqueuedAt: Date;
   readonly failures: number;
   readonly deadlineAt: Date | null;
+  /** W3C traceparent of whoever enqueued it. */
+  readonly trace: string | null;
 }
 
 /** A job as it goes to the database: validated, its payload proven to be JSON. */
@@ -71,6 +73,10 @@ export interface JobRequest {
   /** Instant in UTC, ISO 8601. */
   readonly deadlineAt?: string;
   readonly priority?: number;
+  /** W3C traceparent. */
+  readonly trace?: string;
+  /** What enqueues it: `api`, `cli`, `dashboard`, `schedule <name>`, `job <id>`; at most 200 characters. */
+  readonly source?: string;
 }
 
 /** How an attempt ended, as `run` saw it. */

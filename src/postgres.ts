@@ -69,6 +69,9 @@ export function postgresGateway(options: PostgresOptions): Gateway {
           pruneSlice: counts.pruneSlice,
           gateSlice: counts.gateSlice,
           cancelSlice: counts.cancelSlice,
+          rollSlice: counts.rollSlice,
+          depthCap: counts.depthCap,
+          depthMs: counts.depthMs,
         },
         "asking for work",
       );
@@ -89,7 +92,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
 
     async fence(request): Promise<readonly Grant[]> {
       const rows = await call(
-        `select job_id::text as job_id, attempt, kind, payload, idempotency_key, to_json(run_at) #>> '{}' as run_at, to_json(enqueued_at) #>> '{}' as enqueued_at, failures, to_json(deadline_at) #>> '{}' as deadline_at from ${fn("fence_v1")}($1::jsonb)`,
+        `select job_id::text as job_id, attempt, kind, payload, idempotency_key, to_json(run_at) #>> '{}' as run_at, to_json(enqueued_at) #>> '{}' as enqueued_at, failures, to_json(deadline_at) #>> '{}' as deadline_at, trace from ${fn("fence_v1")}($1::jsonb)`,
         {
           tick: request.tickId,
           quarantined: request.quarantined,
@@ -110,6 +113,7 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         runAt: instant(row, "run_at"),
         enqueuedAt: instant(row, "enqueued_at"),
         failures: integer(row, "failures"),
+        trace: row.trace === null ? null : text(row, "trace"),
         deadlineAt: row.deadline_at === null ? null : instant(row, "deadline_at"),
       }));
     },

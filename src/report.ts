@@ -1,7 +1,8 @@
 // report: what happened -> TickReport, InvocationReport and one structured log line. Counts and names, never payloads.
 
-import { describeError, PgclaimError } from "./errors.ts";
-import type { ClaimAnswer, FinishRow } from "./gateway.ts";
+import { describeError, PgclaimError, withoutConnectionStrings } from "./errors.ts";
+import type { ClaimAnswer, FinishRow, TickFacts } from "./gateway.ts";
+import { counts } from "./limits.ts";
 import type {
   Claim,
   FiredSchedule,
@@ -15,6 +16,7 @@ import type {
   TickReport,
   Trigger,
 } from "./model.ts";
+import { storableText } from "./storable.ts";
 
 /** Where log lines go: one object each, ready for JSON. */
 export type Log = (entry: LogEntry) => void;
@@ -25,17 +27,26 @@ export interface LogEntry {
   readonly [fact: string]: unknown;
 }
 
-/** The default log: one line of JSON on the console. */
+/** From the most talkative to none at all. `debug`: a line for each event, see `PgclaimEvent`. */
+export const logLevels = ["debug", "info", "warn", "error", "silent"] as const;
+export type LogLevel = (typeof logLevels)[number];
+
+/** The default log: one line of JSON on the console. No connection string gets there, whoever put it into a line. */
 export const consoleLog: Log = (entry) => {
-  const line = JSON.stringify(entry);
+  const line = JSON.stringify(entry, (_, value: unknown) =>
+    typeof value === "string" ? withoutConnectionStrings(value) : value,
+  );
   if (entry.level === "error") console.error(line);
   else if (entry.level === "warn") console.warn(line);
+  else if (entry.level === "debug") console.debug(line);
   else console.log(line);
 };
 
-/** The same log, and a line that cannot be written (a fact that is no JSON, a log that is broken) costs that line only. */
-export function guardedLog(log: Log): Log {
+/** The same log from a level on, and a line that cannot be written (a fact that is no JSON, a log that is broken) costs that line only. */
+export function guardedLog(log: Log, level: LogLevel = "info"): Log {
+  const least = logLevels.indexOf(level);
   return (entry) => {
+    if (logLevels.indexOf(entry.level) < least) return;
     try {
       log(entry);
     } catch (error) {
@@ -72,8 +83,13 @@ export interface TickNotes {
 }
 
 /** The facts of a tick known before its fate is: what finish and settle store in the tick's row. */
-export function tickFacts(notes: TickNotes): Partial<TickReport> {
+export function tickFacts(
+  notes: TickNotes,
+  soFar: Pick<TickFacts, "trigger" | "n" | "startedAt" | "wakeMs" | "connectMs" | "roundTrips" | "totalMs">,
+): TickFacts {
   return {
+    ...soFar,
+    skips: (notes.claim?.skips ?? []).slice(0, counts.storedSkips),
     quarantined: notes.quarantined,
     claimed: notes.claim?.claims.length ?? 0,
     skipped: notes.claim?.skipped ?? {},
@@ -189,6 +205,11 @@ export function triggerName(trigger: Trigger): string {
     default:
       return trigger satisfies never;
   }
+}
+
+/** The same, as the database keeps it: storable, and 200 characters at most. */
+export function storedTriggerName(trigger: Trigger): string {
+  return storableText(triggerName(trigger).slice(0, 200));
 }
 
 /** What an invocation has measured so far. */

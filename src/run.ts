@@ -20,6 +20,7 @@ import { describeError, JobError, PgclaimError, toError, UsageError } from "./er
 import type { Session } from "./gateway.ts";
 import { cancelGraceMs, type Limits } from "./limits.ts";
 import type { Claim, Grant, JobId, JobRequest, Outcome } from "./model.ts";
+import type { JobObserver } from "./observe.ts";
 import { validate } from "./standard_schema.ts";
 import { storableText } from "./storable.ts";
 import { isCopyIn, transactionControl } from "./tx_control.ts";
@@ -40,6 +41,8 @@ export interface RunRequest {
   /** Tells of jobs somebody wants cancelled, until the answer is called. */
   readonly watchCancels: (cancel: (job: JobId) => void) => () => void;
   readonly log: (job: Grant, message: string, facts: Record<string, unknown>) => void;
+  /** Told of each handler that starts. */
+  readonly observe: (job: Grant) => JobObserver;
 }
 
 export interface RunResult {
@@ -313,6 +316,7 @@ class Runner {
   #leftMs: number;
   #runningSince: number | null = null;
   #cancelTimer: () => void = () => {};
+  #observer: JobObserver | null = null;
 
   constructor(grant: Grant, tickRun: TickRun, request: RunRequest) {
     this.grant = grant;
@@ -337,7 +341,9 @@ class Runner {
 
   start(): void {
     this.#resumeTimer();
-    const handler = this.#handle();
+    const observer = this.#request.observe(this.grant);
+    this.#observer = observer;
+    const handler = observer.around(() => this.#handle(observer.trace));
     this.unsettled = handler;
     handler.then(
       (outcome) => this.#end(outcome),
@@ -414,6 +420,7 @@ class Runner {
 
   #close(error: Error): void {
     this.#pauseTimer();
+    this.#observer?.ended();
     this.#closed = error;
     this.#turn?.reject(error);
   }
@@ -438,7 +445,7 @@ class Runner {
     }
   }
 
-  async #handle(): Promise<Outcome> {
+  async #handle(trace: string | null): Promise<Outcome> {
     const { grant } = this;
     const handler = this.#definition.run;
     if (handler === null) throw new JobError("PGCLAIM_INTERNAL", `Job kind "${grant.kind}" has no handler here.`);
@@ -459,6 +466,7 @@ class Runner {
       tx: { query: (text, values) => quiet(this.#query(text, values)) },
       signal: this.#abort.signal,
       enqueue: (job, value, when) => quiet(this.#enqueue(job as unknown as AnyJobDefinition, value, when)),
+      trace,
       log: (message, facts) => this.#request.log(grant, message, facts ?? {}),
     };
     // The map has lost the payload's type; the schema above has just proved it.
@@ -476,9 +484,10 @@ class Runner {
   #enqueue(job: AnyJobDefinition, payload: unknown, when: When | undefined): Promise<{ readonly type: "deferred" }> {
     const check = async (): Promise<{ readonly type: "deferred" }> => {
       this.#assertOpen();
-      const request = await jobRequest(job, payload, when);
+      const trace = this.#observer?.trace ?? null;
+      const request = await jobRequest(job, payload, trace === null ? when : { trace, ...when });
       this.#assertOpen();
-      this.#enqueued.push(request);
+      this.#enqueued.push({ ...request, source: `job ${this.grant.jobId}` });
       return { type: "deferred" };
     };
     const checked = check();

@@ -5,10 +5,11 @@ import type { AnyJobDefinition } from "./define.ts";
 import { DatabaseError, databaseError, isTransient, PgclaimError } from "./errors.ts";
 import { fence } from "./fence.ts";
 import { finish, finishJobs, settle } from "./finish.ts";
-import type { Gateway, Session } from "./gateway.ts";
+import type { Gateway, Session, TickFacts } from "./gateway.ts";
 import { trackUnsettled } from "./latch.ts";
 import type { Limits } from "./limits.ts";
 import type { Grant, JobId, Outcome, TickFate, TickReport } from "./model.ts";
+import type { TickObserver } from "./observe.ts";
 import { type Log, type TickNotes, tickFacts, tickReport } from "./report.ts";
 import { run } from "./run.ts";
 
@@ -24,10 +25,17 @@ export interface TickContext {
   readonly revision: number;
   readonly tickSlots: number | null;
   readonly invocationId: string;
+  readonly observe: Pick<TickObserver, "job">;
+  /** What woke the invocation, and how long it took to wake and to connect. */
+  readonly trigger: string;
+  readonly wakeMs: number;
+  readonly connectMs: number;
 }
 
 export interface TickPlan {
   readonly tickId: string;
+  /** Ordinal in its invocation, from 1. */
+  readonly n: number;
   readonly quarantined: boolean;
   readonly kinds: readonly string[];
   readonly unfit: readonly string[];
@@ -45,8 +53,23 @@ export interface TickPlan {
 export async function tick(context: TickContext, plan: TickPlan): Promise<TickReport> {
   const { gateway, session, clock } = context;
   const startedAt = clock.now();
+  const startedDate = clock.date().toISOString();
   const before = { roundTrips: session.roundTrips, handlerQueries: session.handlerQueries };
   const notes = emptyNotes(plan);
+  // The message that stores them is one more round trip.
+  const facts = (message: { readonly session: number; readonly oneShot: number }): TickFacts =>
+    tickFacts(notes, {
+      trigger: context.trigger,
+      n: plan.n,
+      startedAt: startedDate,
+      wakeMs: context.wakeMs,
+      connectMs: context.connectMs,
+      roundTrips: {
+        session: session.roundTrips - before.roundTrips + message.session,
+        oneShot: notes.oneShots + message.oneShot,
+      },
+      totalMs: Math.round(clock.now() - startedAt),
+    });
   const report = (fate: TickFate, error: PgclaimError | null = null): TickReport =>
     tickReport(notes, {
       fate,
@@ -122,7 +145,7 @@ export async function tick(context: TickContext, plan: TickPlan): Promise<TickRe
 
   // finish
   const finishedAt = clock.now();
-  const end = await finishOrSettle(context, plan, notes, failure);
+  const end = await finishOrSettle(context, plan, notes, failure, facts);
   notes.finishMs = Math.round(clock.now() - finishedAt);
   await reserving;
   return report(end.fate, end.error ?? (fenced.type === "lost" ? fenced.error : null));
@@ -133,6 +156,7 @@ async function finishOrSettle(
   plan: TickPlan,
   notes: TickNotes,
   failure: unknown,
+  facts: (message: { readonly session: number; readonly oneShot: number }) => TickFacts,
 ): Promise<{ readonly fate: TickFate; readonly error: PgclaimError | null }> {
   const claims = notes.claim?.claims ?? [];
   let error: PgclaimError;
@@ -147,7 +171,7 @@ async function finishOrSettle(
     const answer = await finish(session, {
       tickId: plan.tickId,
       invocationId,
-      report: tickFacts(notes),
+      report: facts({ session: 1, oneShot: 0 }),
       jobs: finishJobs(claims, notes.outcomes),
     });
     if (answer.type === "committed") {
@@ -164,7 +188,7 @@ async function finishOrSettle(
     {
       tickId: plan.tickId,
       invocationId,
-      report: tickFacts(notes),
+      report: facts({ session: 0, oneShot: 1 }),
       jobs: claims.filter((claim) => !claim.missed).map(({ jobId, attempt }) => ({ jobId, attempt })),
       mark,
       turn: notes.turn,
@@ -232,6 +256,7 @@ function runGranted(context: TickContext, plan: TickPlan, notes: TickNotes, gran
         () => {},
         () => {},
       ),
+    observe: (job) => context.observe.job(job),
     log: (job, message, facts) =>
       log({
         level: "info",

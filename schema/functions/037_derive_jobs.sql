@@ -1,11 +1,13 @@
 -- The rows that requests make: what the kind says, and what it says of the payload. The one place where a job's keys, locks,
 -- limits, gate and deadline come from, for a new job and for one that is replaced.
+-- Where it comes from is said there too: a trace that is none is left out, since telemetry is no reason to lose a job, and a source
+-- is cut to 200 characters.
 -- Arguments: the jobs as in enqueue_v1; an id for each, null for one that makes no row; the instant that "now" is.
 create or replace function pgclaim.derive_jobs(jobs jsonb, job_ids bigint[], clock timestamptz)
 returns table (
   id bigint, kind text, queue text, state text, priority smallint, rank timestamptz, run_at timestamptz, revision integer,
   payload jsonb, ordering_key text, locks text[], shared_locks text[], limit_names text[], limit_maxes integer[], gate text,
-  gate_width integer, when_dead text, deadline_at timestamptz, when_missed text, unique_key text
+  gate_width integer, when_dead text, deadline_at timestamptz, when_missed text, unique_key text, trace text, source text
 )
 language sql stable
 as $$
@@ -39,7 +41,9 @@ as $$
     d.when_dead,
     d.deadline_at,
     d.when_missed,
-    d.unique_key
+    d.unique_key,
+    d.trace,
+    d.source
   from (
     select
       r.*,
@@ -87,6 +91,8 @@ as $$
         (e.v ->> 'deadlineAt')::timestamptz as asked_deadline,
         k.deadline_ms * interval '1 millisecond' as deadline_after,
         case when k.unique_key is not null then pgclaim.render_key(k.unique_key, e.v -> 'payload') end as unique_key,
+        pgclaim.read_trace(e.v ->> 'trace') as trace,
+        left(pgclaim.printable(e.v ->> 'source'), 200) as source,
         e.o
       from jsonb_array_elements(jobs) with ordinality e(v, o)
       join pgclaim.kind k on k.name = e.v ->> 'kind'

@@ -80,7 +80,7 @@ begin
 end $$;
 
 -- Changes the job that has a unique key, as replace or reschedule says, unless it runs.
--- replace: payload, due time, deadline, priority and everything else the kind derives from them, with all attempts before it;
+-- replace: payload, due time, deadline, priority, where it comes from and everything else the kind derives from them, with all attempts before it;
 -- the job keeps its id and place. If it belongs behind another gate now, the new job takes its place altogether.
 -- reschedule: the due time, and the kind's deadline with it where that still counts from the due time; a deadline that the
 -- caller asks for; nothing else.
@@ -162,10 +162,11 @@ begin
       delete from pgclaim.job j where j.id = holder_id returning j.*
     )
     insert into pgclaim.history (
-      job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload, ordering_key, place, deadline_at
+      job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload, ordering_key, place, deadline_at,
+      trace, source
     )
     select g.id, g.kind, g.queue, 'cancelled', g.attempt, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload,
-      g.ordering_key, g.place, g.deadline_at
+      g.ordering_key, g.place, g.deadline_at, g.trace, g.source
     from gone g;
     update pgclaim.unique_key k set job_id = new_id where k.kind = job_kind and k.key = wanted;
   else
@@ -197,6 +198,8 @@ begin
         gate_width = n.gate_width,
         when_dead = n.when_dead,
         when_missed = n.when_missed,
+        trace = n.trace,
+        source = n.source,
         failures = 0,
         last_error = null
       where j.id = holder_id;

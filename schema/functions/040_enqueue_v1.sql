@@ -1,6 +1,6 @@
 -- Inserts jobs, all of them or none.
 -- Argument: {"jobs": [{"kind", "payload", "runAt"?: timestamptz, "delayMs"?: integer, "deadlineAt"?: timestamptz,
---           "priority"?: 0..3}, ...], "strict"?: boolean, "keysUntil"?: timestamptz (finish: until when it may wait for unique
+--           "priority"?: 0..3, "trace"?: W3C traceparent, "source"?: text (what enqueues it)}, ...], "strict"?: boolean, "keysUntil"?: timestamptz (finish: until when it may wait for unique
 --           keys inside a tick, if that is sooner than in two seconds)}
 -- Rows:     one for each job in order: (i, type, job_id), where type is enqueued, duplicate (nothing inserted, job_id is
 --           the one that has the unique key), replaced or rescheduled (that one was changed, be it an earlier one of this
@@ -15,6 +15,8 @@
 -- Security definer: a caller needs this function and nothing else; it reads policies the caller need not see. Only who may
 -- also claim may choose a priority, or stand in the past: a run_at or deadline of anybody else that has passed is now, and a
 -- delay below zero none, since whoever was due first goes first. Locks and keys come from the kind and from nowhere else.
+-- A source is believed of those who may claim or operate, and dropped of anybody else: what stands in a job's record as a schedule's
+-- or another job's doing must not be anybody's word. A trace decides nothing, so anybody may give one.
 create or replace function pgclaim.enqueue_v1(request jsonb)
 returns table (i integer, type text, job_id bigint, detail text)
 language plpgsql volatile security definer
@@ -29,6 +31,7 @@ declare
   -- One instant for the whole call: of a batch, ids break the tie of equal ranks, so it runs in its own order.
   clock constant timestamptz := clock_timestamp();
   trusted constant boolean := has_function_privilege(pgclaim.caller(), 'pgclaim.claim_v1(jsonb)', 'execute');
+  believed constant boolean := trusted or has_function_privilege(pgclaim.caller(), 'pgclaim.operate_v1(jsonb)', 'execute');
   in_tick constant boolean := pgclaim.in_tick();
   keys_until timestamptz;
   refusal record;
@@ -94,7 +97,8 @@ begin
   exception when data_exception or program_limit_exceeded then
     raise exception 'The request cannot be read: %.', sqlerrm
       using errcode = 'PC003',
-        hint = 'Expected {"jobs": [{"kind", "payload", "runAt"?, "delayMs"?, "deadlineAt"?, "priority"?}, ...], '
+        hint = 'Expected {"jobs": [{"kind", "payload", "runAt"?, "delayMs"?, "deadlineAt"?, "priority"?, "trace"?, '
+          || '"source"?}, ...], '
           || '"strict"?: boolean}.';
   end;
   if refused then
@@ -111,6 +115,12 @@ begin
         order by e.o
       )
       from jsonb_array_elements(request -> 'jobs') with ordinality e(v, o)
+    ));
+  end if;
+
+  if not believed and request @? '$.jobs[*].source' then
+    request := jsonb_set(request, '{jobs}', (
+      select jsonb_agg(e.v - 'source' order by e.o) from jsonb_array_elements(request -> 'jobs') with ordinality e(v, o)
     ));
   end if;
 
@@ -163,12 +173,13 @@ begin
   -- Ids ascend with i, and so do the places that are drawn at COMMIT.
   insert into pgclaim.job (
     id, kind, queue, state, priority, rank, run_at, revision, payload, ordering_key, locks, shared_locks, limit_names,
-    limit_maxes, gate, gate_width, when_dead, deadline_at, when_missed, unique_key
+    limit_maxes, gate, gate_width, when_dead, deadline_at, when_missed, unique_key, trace, source
   )
   overriding system value
   select
     d.id, d.kind, d.queue, d.state, d.priority, d.rank, d.run_at, d.revision, d.payload, d.ordering_key, d.locks,
-    d.shared_locks, d.limit_names, d.limit_maxes, d.gate, d.gate_width, d.when_dead, d.deadline_at, d.when_missed, d.unique_key
+    d.shared_locks, d.limit_names, d.limit_maxes, d.gate, d.gate_width, d.when_dead, d.deadline_at, d.when_missed, d.unique_key,
+    d.trace, d.source
   from pgclaim.derive_jobs(
     coalesce(to_jsonb(wanted), request -> 'jobs'),
     array(select case when t.mine = t.answered then t.mine end from unnest(drawn, ids) with ordinality t(mine, answered, n) order by t.n),

@@ -3,8 +3,8 @@
 -- be granted twice to a fence that was late. Tick rows stay a week: the row of a lost tick is what stops its zombie.
 -- One housekeeper at a time, by a lock that is only tried: whoever does not get it prunes nothing and loses nothing.
 -- Argument: slice, age of history in milliseconds (null: keep for ever).
--- Index:    attempt_started, tick_decided, history_finished; they say by block range that nothing is old enough. The clock
---           is read once, because compared with clock_timestamp() itself, a volatile function, no index is of use; and
+-- Index:    attempt_started, tick_newest, history_finished; they say at once, or by block range, that nothing is old enough.
+--           The clock is read once, because compared with clock_timestamp() itself, a volatile function, no index is of use; and
 --           a hash or a scan of a whole table would make each wake cost the history.
 create or replace function pgclaim.prune(slice integer, history_ms bigint)
 returns integer

@@ -1,6 +1,8 @@
 -- What an invocation asks before it opens a connection: is anything due, and does the database know my kinds?
 -- Argument: {"digest": text, "queues": [text], "schedules"?: [text] (the definitions the caller has), "reapSlice", "dueSlice",
---           "gateSlice", "cancelSlice", "pruneSlice": integer, "historyMs": integer | null}
+--           "gateSlice", "cancelSlice", "pruneSlice": integer, "historyMs": integer | null,
+--           "trigger"?: {"name", "type": 'cron' | 'http' | 'manual'}, and with it "rollSlice", "depthCap", "depthMs": integer}
+--           Without a trigger nothing is recorded: code before this field asks so, and whoever only wants to know.
 -- Answers:  {"revision": integer | null (unknown digest), "supersededBy": integer | null (a newer deployment that has changed a
 --           kind or a schedule of this one, or dropped a schedule), "ready": boolean, "suspects": boolean,
 --           "crashed": integer, "promoted": integer, "pruned": integer, "faults": [{"step", "sqlstate"}],
@@ -21,6 +23,7 @@ declare
   crashed integer := 0;
   promoted integer := 0;
   pruned integer := 0;
+  rolled integer;
   faults jsonb := '[]';
   schedules jsonb;
   clock constant timestamptz := clock_timestamp();
@@ -72,6 +75,33 @@ begin
   exception when others then
     faults := faults || jsonb_build_object('step', 'superseded', 'sqlstate', sqlstate);
   end;
+  if request ? 'trigger' then
+    -- Records, for people; after all that the work needs, and the mark of this wake last, so that its rows are held least.
+    begin
+      rolled := pgclaim.roll_up((request ->> 'rollSlice')::integer);
+    exception when others then
+      faults := faults || jsonb_build_object('step', 'roll up', 'sqlstate', sqlstate);
+    end;
+    if rolled is not null then
+      begin
+        pruned := pruned + pgclaim.prune_records((request ->> 'pruneSlice')::integer);
+      exception when others then
+        faults := faults || jsonb_build_object('step', 'prune records', 'sqlstate', sqlstate);
+      end;
+    end if;
+    begin
+      perform pgclaim.sample_depth((request ->> 'depthCap')::integer, (request ->> 'depthMs')::integer);
+    exception when others then
+      faults := faults || jsonb_build_object('step', 'sample', 'sqlstate', sqlstate);
+    end;
+    begin
+      perform pgclaim.bump_trigger(
+        request #>> '{trigger,name}', request #>> '{trigger,type}', clock, ready or suspects or schedules is not null
+      );
+    exception when others then
+      faults := faults || jsonb_build_object('step', 'trigger', 'sqlstate', sqlstate);
+    end;
+  end if;
   return jsonb_build_object(
     'revision', known,
     'supersededBy', superseded_by,

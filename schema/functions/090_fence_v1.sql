@@ -9,7 +9,7 @@
 create or replace function pgclaim.fence_v1(request jsonb)
 returns table (
   job_id bigint, attempt integer, kind text, payload text, idempotency_key text, run_at timestamptz,
-  enqueued_at timestamptz, failures integer, deadline_at timestamptz
+  enqueued_at timestamptz, failures integer, deadline_at timestamptz, trace text
 )
 language plpgsql volatile
 set jit = off
@@ -41,7 +41,7 @@ begin
   end if;
   return query
   select a.job_id, a.n, j.kind, j.payload::text, j.id || '-' || right(to_hex(i.seed), 8), j.run_at, j.enqueued_at, j.failures,
-    j.deadline_at
+    j.deadline_at, j.trace
   from rows from (jsonb_to_recordset(request -> 'jobs') as (id bigint, n integer)) with ordinality u(id, n, o)
   join pgclaim.attempt a on a.job_id = u.id and a.n = u.n
   join pgclaim.job j on j.id = a.job_id

@@ -8,6 +8,9 @@
 --           because somebody asked for it. missed: never fenced, its deadline has passed.
 -- Rows:     what became of each job: (job_id, state 'ready' | 'scheduled' | 'blocked' | 'dead', or
 --           'cancelled' for one whose cancel or replacement came while it failed; run_at, error). Nothing for what is done.
+-- Stored:   in the tick's report `outcomes`, a count for each outcome sent, and `kinds`: {kind: {"done", "retried", "dead",
+--           "snoozed", "released", "cancelled", "missed": how many, "late": [how many done jobs in each bucket of
+--           late_bounds_ms, from due to now], "lateMs": their sum}}. What is zero is not there.
 -- Locks:    the tick row first; whoever inserts it decides the tick's fate. Then the gate locks of every gated job of the
 --           tick and of all it has enqueued, sorted, in one pass; then attempts by ascending job id, then jobs.
 -- A gate that somebody holds for longer than half a second is left to the next wake, unless this tick enqueues behind it.
@@ -34,6 +37,11 @@ declare
   ats timestamptz[];
   affected integer;
   counts jsonb;
+  kinds jsonb;
+  clock constant timestamptz := clock_timestamp();
+  gone_kinds text[];
+  gone_outcomes text[];
+  gone_late bigint[];
   -- For unique keys that somebody has without having committed, all handlers together: each would fit, ten would not.
   keys_until constant timestamptz := clock_timestamp() + interval '2 seconds';
   gates text[];
@@ -131,16 +139,20 @@ begin
     using unnest(ids, ns, outcomes, errors) u(id, n, o, err)
     where j.id = u.id and u.o in ('done', 'cancelled')
     returning j.id, j.kind, j.queue, u.o, u.n, j.failures, j.run_at, j.enqueued_at, coalesce(u.err, j.last_error) as last_error,
-      j.payload, j.ordering_key, j.place, j.deadline_at
+      j.payload, j.ordering_key, j.place, j.deadline_at, j.trace, j.source
+  ), kept as (
+    insert into pgclaim.history (
+      job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload, ordering_key, place, deadline_at,
+      trace, source
+    )
+    select g.id, g.kind, g.queue, g.o, g.n, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload, g.ordering_key,
+      g.place, g.deadline_at, g.trace, g.source
+    from gone g
+    order by g.place, g.id
   )
-  insert into pgclaim.history (
-    job_id, kind, queue, outcome, attempts, failures, run_at, enqueued_at, last_error, payload, ordering_key, place, deadline_at
-  )
-  select g.id, g.kind, g.queue, g.o, g.n, g.failures, g.run_at, g.enqueued_at, g.last_error, g.payload, g.ordering_key,
-    g.place, g.deadline_at
-  from gone g
-  order by g.place, g.id;
-  get diagnostics affected = row_count;
+  select count(*), array_agg(g.kind), array_agg(g.o), array_agg(floor(extract(epoch from greatest(clock - g.run_at, '0')) * 1000)::bigint)
+  into affected, gone_kinds, gone_outcomes, gone_late
+  from gone g;
   if affected <> (select count(*) from unnest(outcomes) u(o) where u.o in ('done', 'cancelled')) then
     raise exception 'Tick % reports jobs done that are gone.', this_tick using errcode = 'PC005';
   end if;
@@ -223,9 +235,36 @@ begin
     end loop;
   end if;
 
+  -- By kind: what is gone as it went, what is left as it stands now.
+  select jsonb_object_agg(k.kind, k.facts) into kinds
+  from (
+    select c.kind, jsonb_strip_nulls(jsonb_build_object(
+      'done', nullif(count(*) filter (where c.result = 'done'), 0),
+      'retried', nullif(count(*) filter (where c.result = 'retried'), 0),
+      'dead', nullif(count(*) filter (where c.result = 'dead'), 0),
+      'snoozed', nullif(count(*) filter (where c.result = 'snoozed'), 0),
+      'released', nullif(count(*) filter (where c.result = 'released'), 0),
+      'cancelled', nullif(count(*) filter (where c.result = 'cancelled'), 0),
+      'missed', nullif(count(*) filter (where c.result = 'missed'), 0),
+      'late', pgclaim.late_counts(array_agg(c.late_ms) filter (where c.result = 'done')),
+      'lateMs', sum(c.late_ms) filter (where c.result = 'done')
+    )) as facts
+    from (
+      select w.kind, w.o as result, w.late_ms from unnest(gone_kinds, gone_outcomes, gone_late) w(kind, o, late_ms)
+      union all
+      select j.kind, case when u.o in ('released', 'missed', 'snoozed') then u.o when j.state = 'dead' then 'dead' else 'retried' end, null
+      from unnest(ids, outcomes) u(id, o)
+      join pgclaim.job j on j.id = u.id
+      where u.o not in ('done', 'cancelled')
+    ) c
+    group by c.kind
+  ) k;
   select jsonb_object_agg(c.o, c.n) into counts
   from (select u.o, count(*) as n from unnest(outcomes) u(o) group by u.o) c;
+  -- Decided now, as near as may be to the COMMIT: who adds up what ticks did goes by this instant.
   update pgclaim.tick t
-  set report = coalesce(t.report, '{}') || jsonb_build_object('outcomes', coalesce(counts, '{}'))
+  set
+    decided_at = clock_timestamp(),
+    report = coalesce(t.report, '{}') || jsonb_build_object('outcomes', coalesce(counts, '{}'), 'kinds', coalesce(kinds, '{}'))
   where t.id = this_tick;
 end $$;

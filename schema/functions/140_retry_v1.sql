@@ -16,25 +16,52 @@ begin
   if j.answer is not null then
     return j.answer;
   end if;
-  update pgclaim.job o
-  set
-    state = case when o.gate is null then 'ready' else 'blocked' end,
-    place = case when o.ordering_key is not null and o.when_dead = 'skip' then nextval('pgclaim.place_seq') else o.place end,
-    when_dead = k.when_dead,  -- whoever skipped it meant the dead letter, not what it does next
-    failures = 0,
-    crash_base = o.attempt,
-    run_at = clock_timestamp(),
-    -- A missed deadline cannot be met any more; who retries it wants it run all the same.
-    when_missed = case o.dead_reason when 'missed' then 'run' else o.when_missed end,
-    rank = coalesce(o.deadline_at, clock_timestamp() + k.target_latency_ms * interval '1 millisecond'),
-    dead_at = null,
-    dead_reason = null
-  from pgclaim.kind k
-  where o.id = retry_v1.id and k.name = o.kind;
+  perform pgclaim.revive(array[retry_v1.id], array[clock_timestamp()]);
   if j.gate is not null then
     perform pgclaim.refill(j.gate);
   end if;
   return jsonb_build_object('type', 'retried');
+end $$;
+
+-- Dead letters back to work, each due at its instant. The caller has the jobs' locks and their gates', and refills the gates.
+create or replace function pgclaim.revive(ids bigint[], dues timestamptz[])
+returns void
+language plpgsql volatile
+as $$
+declare
+  clock constant timestamptz := clock_timestamp();
+begin
+  with wanted as materialized (
+    -- New places in the order of the old ones.
+    select w.id, w.due, case when w.passed then nextval('pgclaim.place_seq') end as place
+    from (
+      select o.id, u.due, o.ordering_key is not null and o.when_dead = 'skip' as passed
+      from unnest(ids, dues) u(id, due)
+      join pgclaim.job o on o.id = u.id
+      order by o.place, o.id
+    ) w
+  )
+  update pgclaim.job o
+  set
+    -- Behind a gate refill decides, but of a limit or a name one that is not due yet waits for its time first.
+    state = case
+      when w.due > clock and o.ordering_key is null then 'scheduled'
+      when o.gate is null then 'ready'
+      else 'blocked'
+    end,
+    place = coalesce(w.place, o.place),
+    when_dead = k.when_dead,  -- whoever skipped it meant the dead letter, not what it does next
+    failures = 0,
+    crash_base = o.attempt,
+    run_at = w.due,
+    -- A missed deadline cannot be met any more; who retries it wants it run all the same.
+    when_missed = case o.dead_reason when 'missed' then 'run' else o.when_missed end,
+    rank = coalesce(o.deadline_at, w.due + k.target_latency_ms * interval '1 millisecond'),
+    dead_at = null,
+    dead_reason = null
+  from wanted w
+  cross join pgclaim.kind k
+  where o.id = w.id and k.name = o.kind;
 end $$;
 
 -- The locks of an operator verb: the job's, tried, and its gate's, waited for. Then the row as it stands under them.

@@ -1,7 +1,7 @@
 -- Lets a database role do one thing and no more. Remembered, so that a migration can grant it again.
 --   select pgclaim.grant_v1('enqueue', 'web_app');   enqueue: insert jobs, through the function only
 --   select pgclaim.grant_v1('run', 'worker_app');    run: what an invocation needs, enqueue included
---   select pgclaim.grant_v1('operate', 'on_call');   operate: look at jobs, retry and discard dead letters
+--   select pgclaim.grant_v1('operate', 'on_call');   operate: look at jobs, and do to them what a person does
 -- Raises: PC003 for another scope; 42704 for a role that does not exist.
 create or replace function pgclaim.grant_v1(scope text, role_name name)
 returns void
@@ -16,6 +16,9 @@ begin
   execute format('grant usage on schema pgclaim to %I', role_name);
   if scope in ('enqueue', 'run') then
     execute format('grant execute on function pgclaim.enqueue_v1(jsonb), pgclaim.enqueue(text, jsonb, timestamptz, timestamptz) to %I', role_name);
+  end if;
+  if scope in ('enqueue', 'run') then
+    execute format('grant execute on function pgclaim.enqueue_once_v1(jsonb) to %I', role_name);
   end if;
   if scope = 'run' then
     execute format('grant execute on function
@@ -33,7 +36,11 @@ begin
       pgclaim.take_slot(text, text, integer, bigint[], bigint), pgclaim.has_before(text, bigint),
       pgclaim.reserve_v1(jsonb), pgclaim.reservations(timestamptz), pgclaim.cancelled_v1(jsonb), pgclaim.cancel_requested(integer),
       pgclaim.take_out(bigint, text, text), pgclaim.write_schedules(integer, text[], jsonb),
-      pgclaim.fire_v1(jsonb)
+      pgclaim.fire_v1(jsonb), pgclaim.take_out_all(bigint[], text),
+      pgclaim.late_bounds_ms(), pgclaim.late_counts(bigint[]), pgclaim.add_counts(bigint[], bigint[]),
+      pgclaim.add_tallies(jsonb, jsonb), pgclaim.bump_trigger(text, text, timestamptz, boolean), pgclaim.roll_up(integer),
+      pgclaim.prune_records(integer), pgclaim.count_cells(text, text, integer, timestamptz),
+      pgclaim.sample_depth(integer, integer)
       to %I', role_name);
     execute format('grant select on pgclaim.installation to %I', role_name);
     execute format('grant usage on sequence pgclaim.place_seq to %I', role_name);
@@ -48,6 +55,10 @@ begin
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
     execute format('grant select, insert, update, delete on pgclaim.attempt, pgclaim.tick to %I', role_name);
     execute format('grant select, insert, delete on pgclaim.history to %I', role_name);
+    execute format('grant select, insert, update on pgclaim.trigger, pgclaim.housekeeping to %I', role_name);
+    execute format('grant select, insert, update, delete on
+      pgclaim.trigger_minute, pgclaim.trigger_bump, pgclaim.rollup, pgclaim.tick_rollup, pgclaim.depth to %I', role_name);
+    execute format('grant select, update, delete on pgclaim.action, pgclaim.request_key to %I', role_name);
   elsif scope = 'operate' then
     execute format('grant execute on function
       pgclaim.job_key(integer, bigint), pgclaim.try_job_lock(text, bigint), pgclaim.require_read_committed(),
@@ -60,6 +71,33 @@ begin
       pgclaim.pause_queue_v1(text), pgclaim.resume_queue_v1(text), pgclaim.schedules_v1(),
       pgclaim.pause_schedule_v1(text), pgclaim.resume_schedule_v1(text), pgclaim.revisions_v1()
       to %I', role_name);
+    -- What a person does, and its record.
+    execute format('grant execute on function
+      pgclaim.operate_v1(jsonb), pgclaim.bulk_v1(jsonb), pgclaim.run_schedule_v1(jsonb), pgclaim.terminate_v1(jsonb),
+      pgclaim.reschedule_v1(bigint, timestamptz), pgclaim.revive(bigint[], timestamptz[]),
+      pgclaim.take_out_all(bigint[], text), pgclaim.request_cancels(bigint[]), pgclaim.caller(), pgclaim.printable(text),
+      pgclaim.read_actor(jsonb), pgclaim.read_instant(jsonb, text), pgclaim.read_bulk_filter(jsonb), pgclaim.read_up_to(jsonb),
+      pgclaim.read_spread(jsonb), pgclaim.written(timestamptz), pgclaim.record_actions(bigint[], text, text, text[]),
+      pgclaim.holds_ours(bigint[]), pgclaim.next_gate(text)
+      to %I', role_name);
+    execute format('grant insert on pgclaim.action to %I', role_name);
+    -- The reads: they run with their caller's rights, so each needs what it is made of.
+    execute format('grant execute on function
+      pgclaim.late_bounds_ms(), pgclaim.error_fingerprint(text), pgclaim.advisory_locks(), pgclaim.open_attempts(),
+      pgclaim.write_cursor(jsonb), pgclaim.read_cursor(text, text, integer), pgclaim.read_limit(jsonb, text, integer, integer),
+      pgclaim.read_id(jsonb), pgclaim.ms_between(timestamptz, timestamptz), pgclaim.read_filter(jsonb), pgclaim.ready_queues(),
+      pgclaim.walk_ready(text, smallint, timestamptz, bigint), pgclaim.walk_key(text, text, text, bigint),
+      pgclaim.plan_walk(jsonb), pgclaim.find_jobs(jsonb, integer), pgclaim.key_head(text, bigint), pgclaim.job_rows(bigint[]),
+      pgclaim.history_rows(bigint[]), pgclaim.job_locks(bigint), pgclaim.queue_rows(bigint[], text[]),
+      pgclaim.trigger_rows(timestamptz), pgclaim.kinds_in_force(), pgclaim.waiting_kinds(integer, boolean),
+      pgclaim.count_deadlines(timestamptz, timestamptz), pgclaim.slack_view(timestamptz)
+      to %I', role_name);
+    execute format('grant execute on function
+      pgclaim.overview_v1(jsonb), pgclaim.jobs_v1(jsonb), pgclaim.count_jobs_v1(jsonb), pgclaim.job_detail_v1(jsonb),
+      pgclaim.payload_v1(jsonb), pgclaim.queues_v1(jsonb), pgclaim.kinds_v1(jsonb), pgclaim.triggers_v1(jsonb)
+      to %I', role_name);
+    execute format('grant select on pgclaim.trigger, pgclaim.trigger_minute, pgclaim.rollup, pgclaim.tick_rollup,
+      pgclaim.depth, pgclaim.action, pgclaim.migration to %I', role_name);
     execute format('grant select on pgclaim.installation, pgclaim.kind, pgclaim.revision, pgclaim.tick to %I', role_name);
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
     execute format('grant select, update on pgclaim.attempt to %I', role_name);

@@ -88,7 +88,9 @@ begin
         from pgclaim.enqueue_v1(jsonb_build_object(
           'strict', true,
           'jobs', (
-            select jsonb_agg(jsonb_build_object('kind', s.kind, 'payload', s.payload, 'runAt', u.at) order by u.o)
+            select jsonb_agg(jsonb_build_object(
+              'kind', s.kind, 'payload', s.payload, 'runAt', u.at, 'source', 'schedule ' || r.name
+            ) order by u.o)
             from jsonb_array_elements(r.occurrences) with ordinality u(at, o)
           )
         )) e;

@@ -1,7 +1,7 @@
 -- What the person on call asks: who woke us and when, what was done in each minute, how deep the queues are, who did what to a
 -- job, where it came from.
--- Locks: ACCESS EXCLUSIVE on job and history for as long as a catalogue change takes, no table is rewritten; SHARE on tick and
--- job while their new indexes are built (tick keeps a week, the new index of job holds halting dead letters only). Old code:
+-- Locks: ACCESS EXCLUSIVE on job, history and tick for as long as a catalogue change takes, no table is rewritten; SHARE on tick and
+-- job while their new indexes are built (tick keeps a week; those of job hold dead letters, retries and deadlines only). Old code:
 -- writes ticks without the new facts, and jobs without a trace; both are shown as not known.
 
 alter table pgclaim.job
@@ -16,8 +16,23 @@ alter table pgclaim.history
 create index job_halting on pgclaim.job (gate, place)
   where state = 'dead' and when_dead = 'halt' and ordering_key is not null;
 
--- Ticks newest first, and those that are not rolled up yet.
+-- The other dead letters of an ordering key: those that let others pass. Filled by a death or a skip, never by an enqueue.
+create index job_passed on pgclaim.job (gate, place)
+  where state = 'dead' and when_dead = 'skip' and ordering_key is not null;
+
+-- Retries among the scheduled, and dead letters that missed their deadline: without these a page of either reads its way through
+-- all the others. Only a failure that is retried, or a missed deadline, pays for them.
+create index job_retrying on pgclaim.job (run_at, id) where state = 'scheduled' and failures > 0;
+create index job_missed on pgclaim.job (dead_at, id) where state = 'dead' and dead_reason = 'missed';
+
+-- Slack: who is late, who will be. Only jobs with a deadline pay for it.
+create index job_deadline on pgclaim.job (deadline_at, id) where deadline_at is not null and state <> 'dead';
+
+-- Ticks newest first, those that are not rolled up yet, and those that are old enough to be pruned, for which alone there was
+-- the other one.
 create index tick_newest on pgclaim.tick (decided_at, id);
+drop index pgclaim.tick_decided;
+create index tick_invocation on pgclaim.tick (invocation);
 
 create table pgclaim.trigger (
   name          text        collate "C" not null,  -- as in reports: cron */5 * * * *, http /api/trigger, manual
@@ -39,6 +54,16 @@ create table pgclaim.trigger_minute (
   worked integer     not null default 0,     -- of those, the ones that found something due
   constraint trigger_minute_pkey primary key (name, at)
 ) with (fillfactor = 50);
+create index trigger_minute_at on pgclaim.trigger_minute (at);
+
+create table pgclaim.trigger_bump (
+  name   text        collate "C" not null,
+  at     timestamptz not null,
+  worked boolean     not null
+);
+comment on table pgclaim.trigger_bump is
+  'Wakes that met another one of the same trigger: nobody waits for a row, the next one of the trigger counts them.';
+create index trigger_bump_name on pgclaim.trigger_bump (name, at);
 
 -- What was done, from the reports of ticks. Widths: 1 (minute, two days), 60 (hour, ninety days), 0 (since ever, one row of
 -- each kind at 'epoch').
@@ -104,10 +129,16 @@ create index action_at on pgclaim.action using brin (at) with (pages_per_range =
 
 -- Answers of enqueue calls that carried an Idempotency-Key, for a day.
 create table pgclaim.request_key (
+  role_name  name        not null,              -- who used it: a key of another role is another key
   key        text        collate "C" not null,
   digest     text        collate "C" not null,  -- of the request: the same key with another body is refused
   answer     jsonb,
   created_at timestamptz not null default clock_timestamp(),
-  constraint request_key_pkey primary key (key)
+  constraint request_key_pkey primary key (role_name, key)
 );
 create index request_key_created on pgclaim.request_key (created_at);
+
+-- Functions whose rows grew are made anew by the release's functions, in this same transaction. Old code selects its columns by
+-- name and does not miss the new one.
+drop function if exists pgclaim.fence_v1(jsonb);
+drop function if exists pgclaim.derive_jobs(jsonb, bigint[], timestamptz);

@@ -11,6 +11,7 @@ import type { JobId, OperatorAnswer, Trigger } from "../model.ts";
 import { consoleLog, type Log } from "../report.ts";
 import { checkBearer, type Scope, type Secrets } from "./auth.ts";
 import { createDashboard, type DashboardOptions } from "./dashboard/app.ts";
+import { answerMetrics } from "./metrics.ts";
 import {
   maxBodyBytes as defaultMaxBodyBytes,
   parseJobId,
@@ -115,6 +116,8 @@ export function createApp<Bindings extends object = object>(
     });
   }
 
+  app.get("/metrics", guard("/metrics", "read", "operate"), async (c) => answerMetrics(await claimerFor(c)));
+
   for (const [verb, method] of [
     ["pause", "pauseQueue"],
     ["resume", "resumeQueue"],
@@ -147,6 +150,7 @@ export function createApp<Bindings extends object = object>(
     app.route("/", createDashboard<Bindings>({ claimer, secrets, log, secretCommand, ...dashboard }));
 
   refuseOtherMethods("/healthz", "GET, HEAD, OPTIONS");
+  refuseOtherMethods("/metrics", "GET, HEAD, OPTIONS");
   refuseOtherMethods("/api/schedules", "GET, HEAD, OPTIONS");
   refuseOtherMethods("/api/jobs/:id/skip", "POST, OPTIONS");
   refuseOtherMethods("/api/jobs/:id/cancel", "POST, OPTIONS");

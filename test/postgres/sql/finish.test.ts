@@ -145,7 +145,17 @@ describe("an outcome done", () => {
     expect(await outcomes(world.sql, id)).toEqual(["done"]);
     expect(
       await world.rows("select outcome, invocation, report from pgclaim.tick where id = $1", [session.tick]),
-    ).toEqual([{ outcome: "committed", invocation: "test", report: { seen: true, outcomes: { done: 1 } } }]);
+    ).toEqual([
+      {
+        outcome: "committed",
+        invocation: "test",
+        report: {
+          seen: true,
+          outcomes: { done: 1 },
+          kinds: { a: { done: 1, late: expect.any(Array), lateMs: expect.any(Number) } },
+        },
+      },
+    ]);
   });
 
   it("carries failures and the last error into history", async () => {
