@@ -90,11 +90,14 @@ begin
       pgclaim.plan_walk(jsonb), pgclaim.find_jobs(jsonb, integer), pgclaim.key_head(text, bigint), pgclaim.job_rows(bigint[]),
       pgclaim.history_rows(bigint[]), pgclaim.job_locks(bigint), pgclaim.queue_rows(bigint[], text[]),
       pgclaim.trigger_rows(timestamptz), pgclaim.kinds_in_force(), pgclaim.waiting_kinds(integer, boolean),
-      pgclaim.count_deadlines(timestamptz, timestamptz), pgclaim.slack_view(timestamptz)
+      pgclaim.count_deadlines(timestamptz, timestamptz), pgclaim.slack_view(timestamptz),
+      pgclaim.walk_gates(boolean, text, integer), pgclaim.tick_item(pgclaim.tick), pgclaim.known_names()
       to %I', role_name);
     execute format('grant execute on function
       pgclaim.overview_v1(jsonb), pgclaim.jobs_v1(jsonb), pgclaim.count_jobs_v1(jsonb), pgclaim.job_detail_v1(jsonb),
-      pgclaim.payload_v1(jsonb), pgclaim.queues_v1(jsonb), pgclaim.kinds_v1(jsonb), pgclaim.triggers_v1(jsonb)
+      pgclaim.payload_v1(jsonb), pgclaim.dead_groups_v1(jsonb), pgclaim.keys_v1(jsonb), pgclaim.queues_v1(jsonb),
+      pgclaim.kinds_v1(jsonb), pgclaim.triggers_v1(jsonb), pgclaim.series_v1(jsonb), pgclaim.ticks_v1(jsonb),
+      pgclaim.invocation_v1(jsonb), pgclaim.holders_v1(jsonb), pgclaim.metrics_v1(jsonb)
       to %I', role_name);
     execute format('grant select on pgclaim.trigger, pgclaim.trigger_minute, pgclaim.rollup, pgclaim.tick_rollup,
       pgclaim.depth, pgclaim.action, pgclaim.migration to %I', role_name);

@@ -79,7 +79,7 @@ begin
 end $$;
 
 -- A source of plan_walk: ready jobs that nobody runs, of one queue or, null, of all, in claim order behind a place. A branch for
--- each range of the index, so that they are merged in order, and not sorted.
+-- each range of the index, in order itself, so that they are merged and not sorted.
 create or replace function pgclaim.walk_ready(one_queue text, priority smallint, rank timestamptz, id bigint)
 returns text[]
 language sql stable
@@ -88,7 +88,8 @@ as $$
     'select j.* from ('
       || string_agg(
         format(
-          'select j.* from pgclaim.job j where j.queue = %L and j.state = ''ready'' and %s and not j.id = any ($1)%s',
+          '(select j.* from pgclaim.job j where j.queue = %L and j.state = ''ready'' and %s and not j.id = any ($1)%s'
+            || ' order by j.priority, j.rank, j.id)',
           b.queue,
           case when b.suspect then 'j.suspect' else 'not j.suspect' end,
           case when id is null then '' else format(' and (j.priority, j.rank, j.id) > (%s, %L, %s)', priority, rank, id) end
@@ -112,7 +113,7 @@ as $$
   select 'select j.* from ('
     || string_agg(
       format(
-        'select j.* from pgclaim.job j where j.gate = %L and %s and %s%s',
+        '(select j.* from pgclaim.job j where j.gate = %L and %s and %s%s order by j.place)',
         gate, b.range, here, coalesce(' and j.place > ' || place, '')
       ),
       ' union all ' order by b.o

@@ -24,19 +24,33 @@ returns table (
   job_id bigint, n integer, tick uuid, started_at timestamptz, kind text, queue text, pid integer
 )
 language sql stable
+set enable_seqscan = off
+set enable_nestloop = on
 as $$
   with held as materialized (
     select l.key, min(l.pid) as pid from pgclaim.advisory_locks() l where not l.shared group by l.key
+  ), opened as materialized (
+    select o.job_id, o.n, o.tick, o.started_at, j.kind, j.queue, j.state, pgclaim.job_key(k.namespace, j.id) as key
+    from (
+      select distinct on (a.job_id) a.job_id, a.n, a.tick, a.started_at
+      from (select * from pgclaim.attempt i where i.outcome is null limit 10000) a
+      order by a.job_id, a.n desc
+    ) o
+    join pgclaim.job j on j.id = o.job_id
+    join pgclaim.kind k on k.name = j.kind
   )
-  select o.job_id, o.n, o.tick, o.started_at, j.kind, j.queue, case when j.state in ('ready', 'blocked') then h.pid end
+  -- Both sides in one sorted pass. As a join it would be planned for the one lock that the planner expects, and compare each
+  -- attempt with each lock.
+  select w.job_id, w.n, w.tick, w.started_at, w.kind, w.queue, case when w.state in ('ready', 'blocked') then w.pid end
   from (
-    select distinct on (a.job_id) a.job_id, a.n, a.tick, a.started_at
-    from (select * from pgclaim.attempt i where i.outcome is null limit 10000) a
-    order by a.job_id, a.n desc
-  ) o
-  join pgclaim.job j on j.id = o.job_id
-  join pgclaim.kind k on k.name = j.kind
-  left join held h on h.key = pgclaim.job_key(k.namespace, j.id)
+    select u.*, max(u.holder) over (partition by u.key) as pid
+    from (
+      select o.*, null::integer as holder from opened o
+      union all
+      select null, null, null, null, null, null, null, h.key, h.pid from held h
+    ) u
+  ) w
+  where w.job_id is not null
 $$;
 
 -- A place in a list as opaque text: the list's name and the sort key, instants with their microseconds.

@@ -115,7 +115,8 @@ begin
       -- Both conditions of the retries' index as it has them.
       sources := array['select j.* from pgclaim.job j where j.state = ''scheduled'''
         || case list when 'retrying' then ' and j.failures > 0' else '' end
-        || coalesce(format(' and (j.run_at, j.id) > (%L, %s)', (at ->> 2)::timestamptz, (at ->> 3)::bigint), '')
+        || case when at is null then '' else
+          format(' and (j.run_at, j.id) > (%L, %s)', (at ->> 2)::timestamptz, (at ->> 3)::bigint) end
         || ' order by j.run_at, j.id'];
     when list = 'dead' then
       places := '{"j.dead_at, j.id::text"}';
