@@ -221,7 +221,7 @@ function charts2(series: Series, zone: string): Html[] {
       label: "failed or dead",
       look: "c2",
       shape: "line",
-      values: pick(({ failed, dead }) => (failed + dead) * perMinute),
+      values: pick(({ failed }) => failed * perMinute),
     },
   ];
   const latency: ChartSeries[] = [
