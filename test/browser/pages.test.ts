@@ -69,7 +69,7 @@ describe.skipIf(!installed)("every page in Chromium", () => {
           await expectNoSideways(page, where);
           if (width !== 768) await expectAccessible(page, where);
           await page.screenshot({ path: join(screenshots, `${name}-${width}-${theme}.png`), fullPage: true });
-          expect({ where, faults }).toEqual({ where, faults: [] });
+          expect.soft({ where, faults }).toEqual({ where, faults: [] });
         }
       }
       await context.close();

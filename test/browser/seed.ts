@@ -34,7 +34,7 @@ export async function seed(world: World): Promise<Seeded> {
     locks: ["authority-session:{account}"],
     retry: { maxAttempts: 3, minBackoff: "1h" },
     deadline: "15m",
-    timeout: "50s",
+    timeout: "14m",
     queue: "reports",
     async run({ payload: { mode } }) {
       if (mode === "hold") {
@@ -58,14 +58,16 @@ export async function seed(world: World): Promise<Seeded> {
   });
   const gone = defineJob({ kind: "invoice.void", payload: z.object({ n: z.number() }), async run() {} });
   const jobs = [report, mail];
+  // A job that runs as long as somebody looks.
+  const budget = { http: "20m", cron: "20m" } as const;
   const schedules = [
     { name: "nightly", cron: "30 2 * * *", timeZone: "Europe/Zurich", job: mail, payload: { to: "night" } },
     { name: "every-five", cron: "*/5 * * * *", job: mail, payload: { to: "five" }, catchUp: "none" as const },
   ];
-  const old = world.claimer("pg", { jobs: [...jobs, gone] });
+  const old = world.claimer("pg", { jobs: [...jobs, gone], budget });
   await old.register();
   await old.enqueue(gone, { n: 1 }, { delay: "1h" });
-  const claimer = world.claimer("pg", { jobs, schedules, queueMax: { reports: 5 } });
+  const claimer = world.claimer("pg", { jobs, schedules, queueMax: { reports: 5 }, budget });
   await claimer.register();
 
   const of = (n: number, mode: string, account = `${n}`) => ({
@@ -86,8 +88,10 @@ export async function seed(world: World): Promise<Seeded> {
   await claimer.invoke({ type: "cron", cron: "*/1 * * * *", scheduledAt: null });
   await claimer.invoke({ type: "http", by: "/api/trigger" });
   const running = await claimer.enqueue(report, of(40, "hold"));
-  const invocation = claimer.invoke({ type: "http", by: "/api/trigger" }, { budget: "60s" });
+  const invocation = claimer.invoke({ type: "http", by: "/api/trigger" }, { budget: "20m" });
   await entered.promise;
+  await world.sql.query("select pgclaim.sample_depth(100000, 5000)");
+  await fillCharts(world);
   // Not due again before the minute is over, whatever the machine does.
   await world.sql.query(
     "update pgclaim.trigger set last_seen_at = last_seen_at - interval '20 minutes' where type = 'cron'",
@@ -104,4 +108,24 @@ export async function seed(world: World): Promise<Seeded> {
       await invocation;
     },
   };
+}
+
+/** Three hours of minutes as the rollups have them, with a gap in the middle. */
+async function fillCharts(world: World): Promise<void> {
+  await world.sql.query(
+    `insert into pgclaim.rollup (width, at, kind, done, retried, dead, late, late_ms)
+     select 1, m, 'report.transaction', 120 + round(60 * sin(i / 14.0)), i % 7, 0,
+       array[5, 10, 30, 40, 20, 10, 5, 2 + i % 4, 0, 0, 0, 0, 0, 0], 90000
+     from generate_series(2, 179) as i, lateral (select date_trunc('minute', clock_timestamp()) - i * interval '1 minute' as m) t
+     where i not between 80 and 95
+     on conflict do nothing`,
+  );
+  await world.sql.query(
+    `insert into pgclaim.tick_rollup (width, at, committed, lost, claimed, skipped)
+     select 1, date_trunc('minute', clock_timestamp()) - i * interval '1 minute', 2, 0, 100 + (i * 31) % 60,
+       jsonb_build_object('busy', (i * 7) % 40)
+     from generate_series(2, 179) as i
+     where i not between 80 and 95
+     on conflict do nothing`,
+  );
 }

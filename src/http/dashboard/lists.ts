@@ -9,6 +9,7 @@ import { jsonText } from "./json_text.ts";
 import { keepOf } from "./layout.ts";
 import {
   actionLink,
+  errorLine,
   type Html,
   jobLink,
   type Look,
@@ -90,7 +91,7 @@ export function jobTable(options: {
     ...(acts ? [{ label: "Select", quiet: true, lead: true }] : []),
     { label: "Job", lead: true },
     ...(dead ? [] : [{ label: "State", lead: true }]),
-    { label: "Kind" },
+    { label: "Kind", name: true },
     { label: "Queue", wide: true },
     { label: "Attempt", numeric: true },
     ...(dead
@@ -154,7 +155,7 @@ export function reasonText(job: Pick<JobRow, "deadReason" | "attempt">): string 
 }
 
 function belowOf(job: JobRow, { options }: PageContext): Part {
-  const error = job.error === null ? "" : html`<span class="bad">${text(job.error, 200)}</span> `;
+  const error = job.error === null ? "" : html`${errorLine(job.error, 200)} `;
   const preview = !options.showPayloads
     ? ""
     : job.preview === null

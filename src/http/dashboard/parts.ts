@@ -27,6 +27,11 @@ export function text(value: string | null, length = 300): Html {
   return value === null ? html`<span class="m">${nothing}</span>` : html`<bdi>${visible(cut(value, length))}</bdi>`;
 }
 
+/** The first line of an error. */
+export function errorLine(value: string, length: number): Html {
+  return html`<span class="bad">${text(value.split("\n", 1)[0] ?? "", length)}</span>`;
+}
+
 /** Text of the database with its own lines. It scrolls by itself, so it can have the focus. */
 export function block(value: string, label: string): Html {
   return html`<pre tabindex="0" role="region" aria-label="${label}"><bdi>${visible(value, true)}</bdi></pre>`;

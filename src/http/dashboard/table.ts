@@ -12,6 +12,8 @@ export interface Column {
   readonly lead?: boolean;
   /** On a narrow screen: left out. */
   readonly wide?: boolean;
+  /** A name: it is not squeezed to a letter a line. */
+  readonly name?: boolean;
   /** Takes what width is left. */
   readonly grow?: boolean;
   /** For screen readers only. */
@@ -65,6 +67,6 @@ function rowOf({ cells, below, href, tone = "" }: Row, columns: readonly Column[
   }`;
 }
 
-function classesOf({ numeric, lead, wide, grow }: Column): string {
-  return [numeric && "num", lead && "lead", wide && "wide", grow && "grow"].filter(Boolean).join(" ");
+function classesOf({ numeric, lead, wide, grow, name }: Column): string {
+  return [numeric && "num", lead && "lead", wide && "wide", grow && "grow", name && "name"].filter(Boolean).join(" ");
 }

@@ -45,8 +45,9 @@ const looks = ["p0", "p1", "p2", "p3", "p4", "p5"] as const;
 export function phases(tick: TickRow): Html {
   const known = (
     [
-      ["wake", tick.wakeMs],
-      ["connect", tick.connectMs],
+      // Of the invocation, so before its first tick.
+      ["wake", tick.n === 1 ? tick.wakeMs : null],
+      ["connect", tick.n === 1 ? tick.connectMs : null],
       ["claim", tick.claimMs],
       ["fence", tick.fenceMs],
       ["run", tick.runMs],

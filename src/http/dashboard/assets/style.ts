@@ -58,6 +58,7 @@ header [data-region]{margin:0}
 .note.bad{background:var(--badbg)}.note.warn{background:var(--warnbg)}
 .note a,.note .btn{margin-left:.4rem}
 .empty{padding:1rem;border:1px dashed var(--edge);border-radius:6px;color:var(--muted)}
+.empty+.empty{margin-top:.6rem}
 .empty pre{color:var(--text)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.6rem;list-style:none;padding:0;margin:0}
 .tiles li,.card{border:1px solid var(--line);border-radius:8px;padding:.6rem .8rem;background:var(--raised)}
@@ -75,9 +76,11 @@ table{border-collapse:collapse;width:100%}
 caption{text-align:left;font-weight:600;padding:.2rem 0 .4rem}
 th{font-weight:600;text-align:left;white-space:nowrap;color:var(--muted);font-size:.9em}
 th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);vertical-align:top}
+td>.n,td>a.id,td>a.mono,dd>.n{display:inline-block;min-width:24px;min-height:24px}
 td .id,td .state,td time,td .k{white-space:nowrap}
 .num{text-align:right;white-space:nowrap}
 .grow{width:40%}
+td.name{min-width:9rem}
 tbody tr:hover td,tr.cur td{background:var(--raised)}
 tr.cur td:first-child{box-shadow:inset 3px 0 0 var(--link)}
 tr:has(+tr.below) td{border-bottom:0;padding-bottom:.1rem}
@@ -131,12 +134,9 @@ svg.sw,.legend svg.sw{width:10px;height:10px;vertical-align:-1px;margin:0 .35rem
 .loading::after{content:"";position:fixed;inset:0 0 auto;height:2px;background:var(--link);opacity:0;animation:late .2s .4s forwards}
 @keyframes late{to{opacity:1}}
 .stale [data-region] .n,.stale [data-region] .big{opacity:.75}
-@media(pointer:coarse){.btn,button,select,input:not([type=checkbox]):not([type=radio]),nav li a,.switch a,summary,.brand{min-height:44px}.switch a,nav li a,.brand,summary{display:flex;align-items:center}input[type=checkbox]{width:26px;height:26px;margin:9px}td a.id,.n{display:inline-block;min-height:24px}}
-@media(max-width:640px){
-.bar,main{padding-left:.75rem;padding-right:.75rem}
-.field,.field input,.field select{width:100%;max-width:none}
-details.fold>summary{display:list-item;border:1px solid var(--edge);border-radius:6px;padding:.4rem .7rem;font-weight:600}
-details.fold[open]>summary{margin-bottom:.5rem}
+@media(pointer:coarse){.btn,button,select,input:not([type=checkbox]):not([type=radio]),nav li a,.switch a,summary,.brand{min-height:44px}.switch a,nav li a,.brand,summary{display:flex;align-items:center}input[type=checkbox]{width:26px;height:26px;margin:9px}td a.id,td .n{min-height:32px;min-width:32px}}
+@media(max-width:1100px){table.list .wide{display:none}}
+@media(max-width:860px){
 table.list,table.list tbody{display:block}
 table.list caption{display:block}
 table.list thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
@@ -146,12 +146,17 @@ table.list tr.below{padding-top:.1rem}
 table.list td{display:block;border:0;padding:0;text-align:left;max-width:100%}
 table.list td.num{white-space:normal}
 table.list td.lead{order:-1;font-size:1.02em}
-table.list td.wide{display:none}
 table.list td.full{flex-basis:100%}
 table.list td:not([data-label=""])::before{content:attr(data-label) " ";color:var(--muted);font-size:.86em}
+.grow{width:auto}
+}
+@media(max-width:640px){
+.field,.field input,.field select{width:100%;max-width:none}
+details.fold>summary{display:list-item;border:1px solid var(--edge);border-radius:6px;padding:.4rem .7rem;font-weight:600}
+details.fold[open]>summary{margin-bottom:.5rem}
+.bar,main{padding-left:.75rem;padding-right:.75rem}
 .bulk{border-radius:0;margin:0 -.75rem;border-width:1px 0 0}
 .push{flex-basis:100%}
-.grow{width:auto}
 }
 @media(forced-colors:active){.switch [aria-current],nav [aria-current]{outline:2px solid}path.line,path.grid{stroke:CanvasText}path.bar,.strip path,.phases *{forced-color-adjust:none}}
 @media(prefers-reduced-motion:reduce){*{animation-duration:.01ms!important;transition:none!important}}

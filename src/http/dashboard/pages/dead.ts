@@ -8,7 +8,7 @@ import { filterOf, narrows } from "../filters.ts";
 import { number } from "../format.ts";
 import { type Badges, keepOf, type Page } from "../layout.ts";
 import { bulkBar, filterForm, jobTable, noMatch, reasonText, searchedNote } from "../lists.ts";
-import { alertOf, faultsNote, type Html, type Look, pager, text, unknownNote } from "../parts.ts";
+import { alertOf, errorLine, faultsNote, type Html, type Look, pager, text, unknownNote } from "../parts.ts";
 import { hrefs } from "../routes.ts";
 import { table } from "../table.ts";
 
@@ -91,7 +91,7 @@ function groupsTable(
   return table({
     caption: cut ? `By kind and error, of the newest ${number(searched)}` : "By kind and error",
     columns: [
-      { label: "Kind", lead: true },
+      { label: "Kind", lead: true, name: true },
       { label: "Reason" },
       { label: "Error", grow: true },
       ...spans.map(([label]) => ({ label, numeric: true })),
@@ -100,7 +100,7 @@ function groupsTable(
       cells: [
         text(group.kind, 80),
         reasonText({ deadReason: group.reason as "attempts", attempt: 0 }) ?? group.reason,
-        text(group.example, 160),
+        group.example === null ? text(null) : errorLine(group.example, 160),
         ...spans.map(([, key, hours]) => {
           const n = group.counts[key];
           if (n === 0) return html`<span class="m">0</span>`;

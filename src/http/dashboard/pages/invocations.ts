@@ -12,6 +12,7 @@ import { hidden } from "../lists.ts";
 import {
   alertOf,
   block,
+  errorLine,
   faultsNote,
   type Html,
   jobLink,
@@ -210,7 +211,7 @@ ${table({
   caption: "Claimed",
   columns: [
     { label: "Job", lead: true },
-    { label: "Kind" },
+    { label: "Kind", name: true },
     { label: "Attempt", numeric: true },
     { label: "Outcome", lead: true },
     { label: "Ran", numeric: true },
@@ -224,7 +225,7 @@ ${table({
       number(job.attempt),
       html`<span class="${job.outcome === "done" ? "good" : "warn"}">${job.outcome ?? "open"}</span>`,
       job.endedAt === null ? nothing : duration(Date.parse(job.endedAt) - Date.parse(job.startedAt)),
-      job.error === null ? nothing : html`<span class="bad">${text(job.error, 200)}</span>`,
+      job.error === null ? nothing : errorLine(job.error, 200),
     ],
   })),
   empty: html`<p>It claimed nothing.</p>`,
@@ -234,7 +235,11 @@ ${
     ? html`<p class="m">${Object.keys(tick.skipped).length === 0 ? "It left nothing alone." : html`Left alone: ${skippedText(tick.skipped)}.`}</p>`
     : table({
         caption: "Left alone",
-        columns: [{ label: "Job", lead: true }, { label: "Kind" }, { label: "Why", grow: true }],
+        columns: [
+          { label: "Job", lead: true },
+          { label: "Kind", name: true },
+          { label: "Why", grow: true },
+        ],
         rows: tick.skips.map((skip) => ({
           href: hrefs.job(skip.jobId, look.keep),
           cells: [jobLink(skip.jobId, look), text(skip.kind, 80), skipSentence(skip)],

@@ -188,7 +188,7 @@ function payload(job: JobDetail, { options }: PageContext): Html {
 ${job.payloadCut ? html`<span class="warn">the first 65,536 characters</span>` : ""}
 ${redacted.length === 0 ? "" : html`<span class="m">redacted: ${redacted.map((path, i) => html`${i === 0 ? "" : ", "}${text(path, 80)}`)}</span>`}
 <button type="button" class="btn script" data-copy="payload-text" hidden>Copy</button> <a class="btn" href="${hrefs.payload(job.id)}" download>Download</a></div>
-<div id="payload-text" class="wrap">${block(shown, "Payload")}</div></section>`;
+<div id="payload-text" class="wrap">${block(shown, "Payload as text")}</div></section>`;
 }
 
 function facts(job: JobDetail, look: Look): Html {

@@ -10,6 +10,7 @@ import { keepOf, type Page } from "../layout.ts";
 import {
   actionLink,
   alertOf,
+  errorLine,
   faultsNote,
   type Html,
   jobLink,
@@ -68,7 +69,7 @@ function keysTable(keys: readonly KeyRow[], context: PageContext, look: Look): H
     captionHidden: true,
     columns: [
       { label: "Key", lead: true },
-      { label: "Kind" },
+      { label: "Kind", name: true },
       { label: "Head" },
       { label: "Halted since" },
       { label: "Behind", numeric: true },
@@ -99,7 +100,7 @@ function keysTable(keys: readonly KeyRow[], context: PageContext, look: Look): H
 
 function haltedSentence(key: KeyRow, look: Look): Html {
   return html`<p>Key ${text(`"${key.orderingKey}"`, 120)} is halted: its head ${jobLink(key.head, look)} is a dead letter. Nothing behind it runs until you retry, skip or discard it.
-${key.headError === null ? "" : html`<br><span class="bad">${text(key.headError, 200)}</span>`}</p>`;
+${key.headError === null ? "" : html`<br>${errorLine(key.headError, 200)}`}</p>`;
 }
 
 function headActions(key: KeyRow, back: string): Part {

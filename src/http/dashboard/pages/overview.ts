@@ -139,7 +139,7 @@ ${tile("Dead", big(count(core.dead), hrefs.dead({}, look.keep), "s-dead"), core.
     core.sampledAt === null
       ? "Ready, retrying, scheduled and blocked were not counted yet: the next trigger counts them."
       : html`Ready, retrying, scheduled and blocked as of ${clock(core.sampledAt, look.zone)}; the rest is live.`
-  } History: ${about(core.historyRows)} rows.</p>`;
+  } Rows of history: ${about(core.historyRows)}.</p>`;
 }
 
 function slackCard(core: Overview, look: Look): Html {

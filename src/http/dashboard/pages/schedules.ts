@@ -37,7 +37,7 @@ function schedulesTable(schedules: readonly ScheduleView[], context: PageContext
     columns: [
       { label: "Schedule", lead: true },
       { label: "Rule" },
-      { label: "Kind" },
+      { label: "Kind", name: true },
       { label: "Next fires" },
       { label: "Last fire" },
       { label: "Catches up" },
