@@ -118,12 +118,15 @@ begin
       select 1 as o, 'ready' as state, q.queue, '{ready}'::text[] as covers
       from (select k.queue from pgclaim.kind k union select p.name from pgclaim.queue p) q
       union all
-      values (2, 'scheduled', null, '{scheduled,retrying}'), (3, 'blocked', null, '{blocked}'), (4, 'dead', null, '{dead}')
+      values
+        (2, 'scheduled', null::text, '{scheduled,retrying}'::text[]),
+        (3, 'blocked', null, '{blocked}'),
+        (4, 'dead', null, '{dead}')
     ) t
     order by t.o, random()
   loop
     until := case task.state when 'ready' then clock else clock_timestamp() end + share;
-    continue when clock_timestamp() > until;
+    continue when task.state = 'ready' and clock_timestamp() > until;
     with cells as materialized (
       select c.* from pgclaim.count_cells(task.state, task.queue, cap, until) c
     ), written as (
