@@ -20,9 +20,9 @@ import {
 import { systemClock } from "./clock.ts";
 import { type AnyJobDefinition, assertKnownKeys, integer, type JobDefinition, queueName } from "./define.ts";
 import { type Duration, show } from "./duration.ts";
-import { jobRequest, type When } from "./enqueue.ts";
+import { jobRequest, requestDigest, type When } from "./enqueue.ts";
 import { UsageError } from "./errors.ts";
-import type { CallerClient } from "./gateway.ts";
+import type { CallerClient, EnqueueOnceAnswer } from "./gateway.ts";
 import type { Inspector, Operator } from "./inspection.ts";
 import { invoke } from "./invocation.ts";
 import { kicker } from "./kick.ts";
@@ -41,6 +41,7 @@ import { nearest } from "./nearest.ts";
 import { Observer } from "./observe.ts";
 import { postgresInspector, postgresOperator } from "./operations.ts";
 import { postgresGateway } from "./postgres.ts";
+import { notOnce, refusal } from "./refusal.ts";
 import { consoleLog, guardedLog } from "./report.ts";
 import { scheduleName } from "./schedule.ts";
 import type { InputOf, StandardSchema } from "./standard_schema.ts";
@@ -65,6 +66,17 @@ export interface EnqueueOptions extends When {
 export interface EnqueueRequest extends When {
   readonly kind: string;
   readonly payload: unknown;
+}
+
+export interface EnqueueByKindOptions {
+  readonly client?: CallerClient;
+  /**
+   * Enqueues once for this key: asked again within a day, the same jobs are answered and nothing is enqueued. 1 to 255
+   * characters; a key of another database role is another key. Not together with `client`.
+   */
+  readonly idempotencyKey?: string;
+  /** What enqueues them, for their record: `api`, `cli`, `dashboard`. At most 200 characters are kept. */
+  readonly source?: string;
 }
 
 export interface Claimer {
@@ -97,11 +109,12 @@ export interface Claimer {
     payloads: readonly InputOf<S>[],
     options?: EnqueueOptions,
   ): Promise<readonly Enqueued[]>;
-  /** Enqueues by name, for callers that have no definition at hand: up to 1,000 jobs, all of them or none. */
-  enqueueByKind(
-    requests: readonly EnqueueRequest[],
-    options?: { readonly client?: CallerClient },
-  ): Promise<readonly Enqueued[]>;
+  /**
+   * Enqueues by name, for callers that have no definition at hand: up to 1,000 jobs, all of them or none.
+   *
+   * Errors: as `enqueue`; PGCLAIM_IDEMPOTENCY_CONFLICT for an `idempotencyKey` that was used with other jobs.
+   */
+  enqueueByKind(requests: readonly EnqueueRequest[], options?: EnqueueByKindOptions): Promise<readonly Enqueued[]>;
   /** One job with its attempts, finished ones too; null where there is none. */
   job(id: JobId): Promise<JobView | null>;
   /** Gives a dead letter a fresh set of attempts. */
@@ -177,11 +190,18 @@ export function createClaimer(options: ClaimerOptions): Claimer {
     historyMs: readRetention(options),
   };
 
-  async function insert(checked: readonly JobRequest[], client?: CallerClient): Promise<readonly Enqueued[]> {
+  async function insert(
+    checked: readonly JobRequest[],
+    { client, idempotencyKey: key, source }: EnqueueByKindOptions = {},
+  ): Promise<readonly Enqueued[]> {
     const trace = observer.activeTrace();
-    const requests = trace === null ? checked : checked.map((request) => ({ trace, ...request }));
+    const origin = { ...(trace === null ? {} : { trace }), ...(source === undefined ? {} : { source }) };
+    const requests = checked.map((request) => ({ ...origin, ...request }));
     if (requests.length === 0) return [];
-    let answer = await gateway.enqueue(requests, client);
+    const digest = key === undefined ? "" : await requestDigest(checked);
+    const send = (): Promise<EnqueueOnceAnswer> =>
+      key === undefined ? gateway.enqueue(requests, client) : gateway.enqueueOnce({ key, digest, jobs: requests });
+    let answer = await send();
     if (
       answer.type === "refused" &&
       answer.reason === "unknown-kind" &&
@@ -190,10 +210,10 @@ export function createClaimer(options: ClaimerOptions): Claimer {
       // Known here and not in the database: this deployment has not been triggered yet. The refusal was a value, so a
       // caller's transaction is still whole.
       await gateway.register(await deployment());
-      answer = await gateway.enqueue(requests, client);
+      answer = await send();
     }
     if (answer.type === "enqueued") return answer.jobs;
-    throw refusal(answer, requests);
+    throw answer.type === "refused" ? refusal(answer, requests) : notOnce(answer.type);
   }
 
   function known(kind: string, at = ""): AnyJobDefinition {
@@ -223,7 +243,7 @@ export function createClaimer(options: ClaimerOptions): Claimer {
       const { client, kick: wanted, ...when } = enqueueOptions;
       const wake = kickFor(wanted);
       const request = await jobRequest(known(job.kind), payload, when);
-      const [enqueued] = await insert([request], client);
+      const [enqueued] = await insert([request], { ...(client === undefined ? {} : { client }) });
       if (enqueued === undefined) throw new Error("the database answered no job");
       if (wake === null) return enqueued;
       if (client !== undefined) return { ...enqueued, kick: wake };
@@ -246,19 +266,20 @@ export function createClaimer(options: ClaimerOptions): Claimer {
       const requests: JobRequest[] = [];
       for (const [i, payload] of payloads.entries())
         requests.push(await jobRequest(definition, payload, when, `jobs[${i}].`));
-      const enqueued = await insert(requests, client);
+      const enqueued = await insert(requests, { ...(client === undefined ? {} : { client }) });
       await wake?.();
       return enqueued;
     },
 
     async enqueueByKind(requests, enqueueOptions = {}) {
+      assertOnce(enqueueOptions);
       assertCount(requests.length);
       const checked: JobRequest[] = [];
       for (const [i, { kind, payload, ...when }] of requests.entries()) {
         const at = requests.length === 1 ? "" : `jobs[${i}].`;
         checked.push(await jobRequest(known(kind, at), payload, when, at));
       }
-      return insert(checked, enqueueOptions.client);
+      return insert(checked, enqueueOptions);
     },
 
     job: (id) => gateway.job(assertJobId(id)),
@@ -295,42 +316,18 @@ export function createClaimer(options: ClaimerOptions): Claimer {
   }
 }
 
-function refusal(
-  answer: { readonly i: number; readonly reason: string; readonly detail: string },
-  requests: readonly JobRequest[],
-): UsageError {
-  const kind = requests[answer.i]?.kind ?? "";
-  const at = requests.length > 1 ? `jobs[${answer.i}].` : "";
-  switch (answer.reason) {
-    case "unknown-kind":
-      return new UsageError(
-        "PGCLAIM_UNKNOWN_KIND",
-        `No kind "${kind}" in the database. A kind is registered when a deployment that defines it first runs; a transaction above READ COMMITTED cannot see it before it begins again.`,
-        { path: `${at}kind` },
-      );
-    case "payload-too-large":
-      return new UsageError(
-        "PGCLAIM_PAYLOAD_TOO_LARGE",
-        `job "${kind}": the payload has ${answer.detail}. Store the data elsewhere and send its key.`,
-        { path: `${at}payload` },
-      );
-    case "invalid-key":
-      return new UsageError(
-        "PGCLAIM_INVALID_PAYLOAD",
-        `job "${kind}": the payload has no text, number or boolean for every key of its kind, or a key is longer than 500 bytes: ${answer.detail}.`,
-        { path: `${at}payload` },
-      );
-    case "priority-denied":
-      return new UsageError(
-        "PGCLAIM_INVALID_OPTION",
-        `job "${kind}": this database role may not choose a priority; one that may run jobs may.`,
-        { path: `${at}priority` },
-      );
-    default:
-      return new UsageError("PGCLAIM_INVALID_PAYLOAD", `job "${kind}": the database refused it: ${answer.reason}.`, {
-        path: `${at}payload`,
-      });
-  }
+function assertOnce(options: EnqueueByKindOptions): void {
+  assertKnownKeys(options, ["client", "idempotencyKey", "source"], "enqueueByKind()");
+  const { client, idempotencyKey: key } = options;
+  if (key === undefined) return;
+  if (typeof key === "string" && /^[\x20-\x7e]{1,255}$/.test(key) && client === undefined) return;
+  throw new UsageError(
+    "PGCLAIM_INVALID_OPTION",
+    client === undefined
+      ? `enqueueByKind(): idempotencyKey is ${show(key)}; expected 1 to 255 printable ASCII characters.`
+      : "enqueueByKind() got idempotencyKey and client; a caller's own transaction decides by itself whether it happened.",
+    { path: "idempotencyKey" },
+  );
 }
 
 function assertCount(n: number): void {

@@ -56,6 +56,21 @@ export async function jobRequest(
   return { kind: job.kind, payload: payload ?? null, ...due(job.kind, when, at) };
 }
 
+/** What the same request has in common whenever it is sent: everything but its trace, in whatever order its fields come. */
+export async function requestDigest(requests: readonly JobRequest[]): Promise<string> {
+  const text = JSON.stringify(requests.map(({ trace: _, source: __, ...rest }) => sorted(rest)));
+  const bytes = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text)));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** The same JSON value with the fields of its objects in order, as pairs: a field may be named like an index. */
+function sorted(value: unknown): unknown {
+  if (Array.isArray(value)) return ["array", value.map(sorted)];
+  if (typeof value !== "object" || value === null) return value;
+  const fields = Object.entries(value).filter(([, field]) => field !== undefined);
+  return ["object", fields.sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, field]) => [name, sorted(field)])];
+}
+
 function due(kind: string, when: When, at: string): Omit<JobRequest, "kind" | "payload"> {
   assertKnownKeys(when, ["runAt", "delay", "deadlineAt", "priority", "trace"], `job "${kind}"`);
   const { runAt, delay, deadlineAt, priority, trace } = when;

@@ -126,6 +126,9 @@ export type EnqueueAnswer =
   | { readonly type: "enqueued"; readonly jobs: readonly Enqueued[] }
   | { readonly type: "refused"; readonly i: number; readonly reason: string; readonly detail: string };
 
+/** `conflict`: the key was used with another digest. `busy`: the first call with it has not ended within two seconds. */
+export type EnqueueOnceAnswer = EnqueueAnswer | { readonly type: "conflict" } | { readonly type: "busy" };
+
 /** What a deployment registers under its digest. */
 export interface Deployment {
   readonly kinds: readonly KindPolicy[];
@@ -221,6 +224,12 @@ export interface Gateway {
   cancelQuery(request: { readonly pid: number; readonly kind: string; readonly jobId: JobId }): Promise<boolean>;
   /** All or none; in the caller's transaction when `client` is given, else in a one-shot. */
   enqueue(requests: readonly JobRequest[], client?: CallerClient): Promise<EnqueueAnswer>;
+  /** All or none, once for each key of this database role: whoever asks again is answered the same. A refusal keeps no key. */
+  enqueueOnce(request: {
+    readonly key: string;
+    readonly digest: string;
+    readonly jobs: readonly JobRequest[];
+  }): Promise<EnqueueOnceAnswer>;
   job(id: JobId): Promise<JobView | null>;
   retry(id: JobId): Promise<OperatorAnswer>;
   discard(id: JobId): Promise<OperatorAnswer>;

@@ -4,6 +4,7 @@ export { type Answer, deadLetter, done, retryIn, snooze } from "./answers.ts";
 export {
   type Claimer,
   createClaimer,
+  type EnqueueByKindOptions,
   type EnqueueOptions,
   type EnqueueRequest,
   type InvokeOptions,

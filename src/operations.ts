@@ -4,6 +4,7 @@
 import { caller } from "./call.ts";
 import { nextAfter, parseRule } from "./cron.ts";
 import type { Database } from "./database.ts";
+import { DatabaseError, sqlStateOf, sqlStates, toError, UsageError } from "./errors.ts";
 import type {
   BulkAnswer,
   Count,
@@ -42,7 +43,7 @@ export function postgresInspector(options: OperationsOptions): Inspector {
   const { call, fn } = caller({ ...options, limits: { oneShotMs: readMs } });
 
   async function read<T>(name: string, request: object, during: string): Promise<T> {
-    const [row] = await call(`select ${fn(name)}($1::jsonb) as answer`, request, during, true);
+    const [row] = await refusing(call(`select ${fn(name)}($1::jsonb) as answer`, request, during, true));
     return (row?.answer === null ? null : json(row, "answer")) as T;
   }
 
@@ -103,7 +104,7 @@ export function postgresOperator(options: OperationsOptions): Operator {
   const { call, fn } = caller(options);
 
   async function act<T>(name: string, request: object, during: string): Promise<T> {
-    const [row] = await call(`select ${fn(name)}($1::jsonb) as answer`, request, during);
+    const [row] = await refusing(call(`select ${fn(name)}($1::jsonb) as answer`, request, during));
     return json(row, "answer") as T;
   }
   const operate = (verb: string, id: JobId, by: string, more: object = {}) =>
@@ -125,6 +126,16 @@ export function postgresOperator(options: OperationsOptions): Operator {
     terminate: async (request) =>
       (await act<{ type: "terminated" | "gone" }>("terminate_v1", request, "ending a transaction")).type,
   };
+}
+
+/** What the functions of reads and verbs refuse is the caller's fault; their messages name a field and quote no value. */
+async function refusing<T>(answer: Promise<T>): Promise<T> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (!(error instanceof DatabaseError) || sqlStateOf(error.cause) !== sqlStates.refusedJob) throw error;
+    throw new UsageError("PGCLAIM_INVALID_OPTION", toError(error.cause).message, { cause: error });
+  }
 }
 
 /** How long a page's query may take before the server cancels it. */

@@ -11,6 +11,7 @@ import type {
   ClaimAnswer,
   ClaimRequest,
   EnqueueAnswer,
+  EnqueueOnceAnswer,
   FinishRequest,
   FinishRow,
   FireAnswer,
@@ -161,6 +162,11 @@ export function postgresGateway(options: PostgresOptions): Gateway {
         type: "enqueued",
         jobs: rows.map((row) => ({ type: text(row, "type") as Enqueued["type"], id: text(row, "job_id") })),
       };
+    },
+
+    async enqueueOnce(request) {
+      const [row] = await call(`select ${fn("enqueue_once_v1")}($1::jsonb) as answer`, request, "enqueueing");
+      return json(row, "answer") as EnqueueOnceAnswer;
     },
 
     async reserve(jobs): Promise<void> {

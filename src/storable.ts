@@ -9,17 +9,19 @@ export const maxPayloadDepth = 100;
 export const maxErrorLength = 16_384;
 
 /**
- * Refuses a value that would not come back from jsonb as it went in, naming the path of the fault and never the value.
+ * Refuses a value that would not come back from jsonb as it went in, naming the path of the fault and never the value. `job`
+ * is the kind whose payload it is, null for what is only looked for.
  *
  * Errors: PGCLAIM_INVALID_PAYLOAD for NUL and lone surrogates, bigint, NaN and infinities, cycles, functions, symbols,
  *         instances (Date, Map, ...), undefined in arrays, and nesting over 100 levels.
  */
-export function assertStorable(value: unknown, path: string, job: string): void {
+export function assertStorable(value: unknown, path: string, job: string | null): void {
+  const subject = job === null ? "" : `job "${job}": `;
   walk(value, path, []);
 
   function walk(node: unknown, at: string, above: readonly object[]): void {
     const refuse = (what: string, todo: string): UsageError =>
-      new UsageError("PGCLAIM_INVALID_PAYLOAD", `job "${job}": ${at}: ${what}; ${todo}`, { path: at });
+      new UsageError("PGCLAIM_INVALID_PAYLOAD", `${subject}${at}: ${what}; ${todo}`, { path: at });
     switch (typeof node) {
       case "string":
         if (isUnsafe(node))

@@ -141,7 +141,7 @@ export function startSpan({ tracer, trace, context }: Telemetry, guard: Guard, s
 /** Reads a W3C traceparent; null where it is none. Source: W3C Trace Context, "Traceparent Header". */
 export function parseTraceparent(text: string): TelemetrySpanContext | null {
   const [, version = "", traceId = "", spanId = "", flags = "", more = ""] =
-    /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(text) ?? [];
+    /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?$/.exec(text) ?? [];
   const known = version !== "" && version !== "ff" && (version !== "00" || more === "") && text.length <= 512;
   if (!known || /^0+$/.test(traceId) || /^0+$/.test(spanId)) return null;
   return { traceId, spanId, traceFlags: Number.parseInt(flags, 16), isRemote: true };

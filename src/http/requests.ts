@@ -1,23 +1,21 @@
-// Requests as they come in: the body read up to its limit, JSON, then checked field by field. What leaves this file is
-// typed; a refusal names the field and never its value.
+// Requests as they come in, checked field by field: address, query, headers, body. What leaves this file is typed; a refusal
+// names the field and never its value.
 
-import * as z from "zod";
+import type * as z from "zod";
 import { type Duration, parseDuration } from "../duration.ts";
 import { UsageError } from "../errors.ts";
 import { counts } from "../limits.ts";
-import type { JobId } from "../model.ts";
 import { nearest } from "../nearest.ts";
-import { maxPayloadDepth } from "../storable.ts";
-import { Refusal } from "./respond.ts";
-
-/** Bytes of a request body. One payload may have 1 MiB as stored; JSON text with its spaces and escapes needs more. */
-export const maxBodyBytes = 1_500_000;
+import { assertStorable, maxPayloadDepth } from "../storable.ts";
+import { invalid } from "./respond.ts";
+import { newJob } from "./schemas.ts";
 
 /** Jobs in one call of `POST /api/jobs`. */
 const maxJobsPerRequest = counts.maxEnqueue;
 
-/** Largest 64-bit id. */
-const maxJobId = 9_223_372_036_854_775_807n;
+/** Parameters `payload.<path>` of one request, and fields of a path. */
+const maxPayloadParameters = 20;
+const maxPayloadPath = 20;
 
 /** One job, as `enqueueByKind` takes it. */
 export interface JobInput {
@@ -26,6 +24,7 @@ export interface JobInput {
   readonly runAt?: Date;
   readonly delay?: Duration;
   readonly deadlineAt?: Date;
+  readonly trace?: string;
 }
 
 /** The jobs of one request, and whether they came as an array. */
@@ -33,38 +32,6 @@ export interface JobsInput {
   readonly jobs: readonly JobInput[];
   readonly many: boolean;
 }
-
-const jobSchema = z.strictObject(
-  {
-    kind: z.string().regex(/^[A-Za-z0-9._:-]{1,200}$/),
-    payload: z.unknown(),
-    runAt: z.iso.datetime({ offset: true }).optional(),
-    // Read by parseDuration, so that a wrong one is refused in the same words everywhere.
-    delay: z.unknown().optional(),
-    deadlineAt: z.iso.datetime({ offset: true }).optional(),
-  },
-  { error: refuseFields(["kind", "payload", "runAt", "delay", "deadlineAt"]) },
-);
-/** What a refusal says of each field. zod's own words would do, but they differ from those at `defineJob`. */
-const expectedOf: Readonly<Record<string, string>> = {
-  kind: "expected 1 to 200 letters, digits and . _ : -",
-  payload: "expected a JSON value",
-  runAt: 'expected an instant with its zone, for example "2026-11-30T14:00:00Z"',
-  deadlineAt: 'expected an instant with its zone, for example "2026-11-30T14:00:00Z"',
-  wait: "expected true or false",
-  queues: "expected 1 to 20 names of letters, digits and . _ : -",
-};
-
-const nameSchema = z.string().regex(/^[A-Za-z0-9._:-]{1,100}$/);
-const triggerSchema = z.strictObject(
-  {
-    budget: z.unknown().optional(),
-    wait: z.boolean().optional(),
-    queues: z.array(nameSchema).min(1).max(20).optional(),
-  },
-  { error: refuseFields(["budget", "wait", "queues"]) },
-);
-const emptySchema = z.strictObject({}, { error: refuseFields([]) });
 
 /** Reads the body of `POST /api/jobs`: one job, or an array of them. */
 export function parseJobs(body: unknown): JobsInput {
@@ -77,127 +44,108 @@ export function parseJobs(body: unknown): JobsInput {
 }
 
 function parseJob(body: unknown, at: string): JobInput {
-  const { kind, payload, runAt, delay, deadlineAt } = parse(jobSchema, body, at);
+  const { kind, payload, runAt, delay, deadlineAt, trace } = parse(newJob, body, at);
   if (runAt !== undefined && delay !== undefined) throw invalid(join(at, "delay"), "give runAt or delay, not both");
-  const payloadPath = join(at, "payload");
-  assertExactIntegers(payload, payloadPath, kind, 0);
+  assertExactIntegers(payload, join(at, "payload"), `job "${kind}": `, 0);
   return {
     kind,
     payload,
     ...(runAt === undefined ? {} : { runAt: new Date(runAt) }),
-    ...(delay === undefined ? {} : { delay: parseLength(delay, join(at, "delay")) }),
+    ...(delay === undefined ? {} : { delay: `${parseDuration(delay, join(at, "delay"))}ms` }),
     ...(deadlineAt === undefined ? {} : { deadlineAt: new Date(deadlineAt) }),
+    ...(trace === undefined ? {} : { trace }),
   };
 }
 
-/** Reads the body of `POST /api/trigger`, which may be missing. */
-export function parseTrigger(body: unknown): TriggerInput {
-  if (body === undefined) return { wait: true };
-  const { budget, wait = true, queues } = parse(triggerSchema, body, "");
-  return {
-    wait,
-    ...(budget === undefined ? {} : { budgetMs: parseDuration(budget, "budget") }),
-    ...(queues === undefined ? {} : { queues }),
-  };
-}
-
-/** What `POST /api/trigger` may be told. */
-export interface TriggerInput {
-  readonly budgetMs?: number;
-  /** Whether the answer waits for the report; without, it is 202 at once where the runtime lets work go on after it. */
-  readonly wait: boolean;
-  readonly queues?: readonly string[];
-}
-
-/** Characters of the names that stand in addresses, as `defineJob` and `defineSchedule` take them. */
-const maxNameLengths = { queue: 100, schedule: 200 } as const;
-
-/** Reads a queue's or a schedule's name out of the address. */
-export function parseName(text: string | undefined, of: keyof typeof maxNameLengths): string {
-  const max = maxNameLengths[of];
-  if (text !== undefined && text.length <= max && /^[A-Za-z0-9._:-]+$/.test(text)) return text;
-  throw invalid("name", `expected 1 to ${max} letters, digits and . _ : -`);
-}
-
-/** Refuses a body that says anything, on a route whose address says it all. */
-export function parseNothing(body: unknown): void {
-  if (body !== undefined) parse(emptySchema, body, "");
-}
-
-/** Reads a job's id out of the address. */
-export function parseJobId(text: string | undefined): JobId {
-  if (text === undefined || !/^[1-9]\d{0,18}$/.test(text) || BigInt(text) > maxJobId) {
-    throw invalid("id", `expected a whole number from 1 to ${maxJobId}`);
-  }
-  return text;
+/** Refuses what no payload can contain, and what JSON text would change on its way into the filter. */
+export function assertContainable(payload: unknown, path: string): void {
+  assertStorable(payload, path, null);
+  assertExactIntegers(payload, path, "", 0);
 }
 
 /**
- * Reads a request's JSON.
+ * Reads what stands behind the question mark.
  *
- * Shape:  the parsed value; undefined if there is no body.
- * Units:  `limit` in bytes, counted while reading. hono/body-limit was not taken because it believes content-length.
- * Errors: PGCLAIM_BODY_TOO_LARGE (413), PGCLAIM_INVALID_REQUEST (415 for another type or coding, else 400).
+ * Shape:  the schema's fields, converted to the numbers and booleans they stand for; `payload` from `payload.<path>=value`,
+ *         where the value is text, or JSON where the name ends in a colon: `payload.n:=42`.
+ * Errors: PGCLAIM_INVALID_REQUEST with the path `query.<name>`, also for a name that is unknown or given twice.
  */
-export async function readJson(request: Request, limit: number): Promise<unknown> {
-  const bytes = await readBytes(request, limit);
-  if (bytes === null) return undefined;
-  let text: string;
-  try {
-    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: false }).decode(bytes);
-  } catch {
-    throw invalid("", "the body is not UTF-8 text");
+export function parseQuery(
+  schema: z.ZodObject,
+  parameters: URLSearchParams,
+  takesPayload: boolean,
+): Readonly<Record<string, unknown>> {
+  const fields: Record<string, unknown> = {};
+  const contained: [string, string][] = [];
+  const seen = new Set<string>();
+  for (const [name, value] of parameters) {
+    const at = `query.${name.slice(0, maxShownName)}`;
+    if (seen.has(name)) throw invalid(at, "given twice; expected it once");
+    seen.add(name);
+    if (takesPayload && name.startsWith("payload.")) contained.push([name, value]);
+    else if (Object.hasOwn(schema.shape, name)) fields[name] = converted(schema.shape[name], value);
+    else
+      throw invalid(
+        at,
+        unknownOf("parameter", name, [...Object.keys(schema.shape), ...(takesPayload ? ["payload.*"] : [])]),
+      );
   }
+  const parsed = parse(schema, fields, "query");
+  return contained.length === 0 ? parsed : { ...parsed, payload: payloadOf(contained) };
+}
+
+/** Text of an address as the number or boolean its schema wants; left as it is where it is none, for the schema to refuse. */
+function converted(schema: unknown, value: string): unknown {
+  const type = typeOf(schema);
+  if (type === "number") return /^\d{1,15}$/.test(value) ? Number(value) : value;
+  if (type === "boolean") return value === "true" ? true : value === "false" ? false : value;
+  return value;
+}
+
+function payloadOf(parameters: readonly [string, string][]): Readonly<Record<string, unknown>> {
+  if (parameters.length > maxPayloadParameters) {
+    throw invalid("query.payload", `expected at most ${maxPayloadParameters} of its fields`);
+  }
+  const root = new Map<string, unknown>();
+  for (const [name, value] of parameters) {
+    const at = `query.${name.slice(0, maxShownName)}`;
+    const isJson = name.endsWith(":");
+    const path = name.slice("payload.".length, isJson ? -1 : undefined).split(".");
+    if (path.length > maxPayloadPath || path.includes("")) {
+      throw invalid(at, "expected payload. and the names of its fields, with dots between them");
+    }
+    put(root, path, isJson ? jsonOf(value, at) : value, at);
+  }
+  const payload = objectOf(root);
+  assertContainable(payload, "query.payload");
+  return payload;
+}
+
+function put(into: Map<string, unknown>, [name = "", ...rest]: readonly string[], value: unknown, at: string): void {
+  const there = into.get(name);
+  if (rest.length === 0 ? there !== undefined : !(there === undefined || there instanceof Map)) {
+    throw invalid(at, "another parameter has said what this field is");
+  }
+  if (rest.length === 0) {
+    into.set(name, value);
+    return;
+  }
+  const inside = there instanceof Map ? there : new Map<string, unknown>();
+  into.set(name, inside);
+  put(inside, rest, value, at);
+}
+
+/** By way of entries, so that a field may be named `__proto__`. */
+function objectOf(map: ReadonlyMap<string, unknown>): Readonly<Record<string, unknown>> {
+  return Object.fromEntries([...map].map(([name, value]) => [name, value instanceof Map ? objectOf(value) : value]));
+}
+
+function jsonOf(text: string, at: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    // The parser's own message quotes the text around the fault, which is somebody's payload.
-    throw invalid("", "the body is not JSON");
+    throw invalid(at, "expected JSON, since the name ends in a colon");
   }
-}
-
-async function readBytes(request: Request, limit: number): Promise<Uint8Array | null> {
-  if (request.body === null || request.headers.get("content-length") === "0") return null;
-  const reader = request.body.getReader();
-  const chunks: Uint8Array[] = [];
-  let size = 0;
-  try {
-    if (Number(request.headers.get("content-length") ?? 0) > limit) throw tooLarge(limit);
-    for (;;) {
-      const { done, value } = await reader.read().catch(() => {
-        throw invalid("", "the body ended early");
-      });
-      if (done) break;
-      // An empty body may have any type: `curl -d ''` says it is a form.
-      if (size === 0 && value.length > 0) assertJsonType(request.headers);
-      size += value.length;
-      if (size > limit) throw tooLarge(limit);
-      chunks.push(value);
-    }
-  } catch (error) {
-    // Tells the sender to stop. That it may be gone already changes nothing.
-    await reader.cancel().catch(() => {});
-    throw error;
-  }
-  return size === 0 ? null : concat(chunks, size);
-}
-
-function concat(chunks: readonly Uint8Array[], size: number): Uint8Array {
-  const whole = new Uint8Array(size);
-  let offset = 0;
-  for (const chunk of chunks) {
-    whole.set(chunk, offset);
-    offset += chunk.length;
-  }
-  return whole;
-}
-
-function assertJsonType(headers: Headers): void {
-  const refuse = (expected: string): Refusal => new Refusal(415, invalid("", expected));
-  if (!/^application\/json\s*(?:;\s*charset\s*=\s*"?utf-8"?\s*)?$/i.test(headers.get("content-type") ?? "")) {
-    throw refuse("expected content-type: application/json, in UTF-8");
-  }
-  if (!/^(?:identity)?$/i.test(headers.get("content-encoding") ?? "")) throw refuse("expected no content-encoding");
 }
 
 /**
@@ -205,53 +153,84 @@ function assertJsonType(headers: Headers): void {
  * amount or account is worse than a refused one. Stops at the depth where the claimer refuses the payload as a whole.
  * Source: RFC 7493 (I-JSON), section 2.2.
  */
-function assertExactIntegers(value: unknown, path: string, kind: string, depth: number): void {
+function assertExactIntegers(value: unknown, path: string, subject: string, depth: number): void {
   if (typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value)) {
     throw new UsageError(
       "PGCLAIM_INVALID_PAYLOAD",
-      `job "${kind}": ${path}: an integer beyond 2^53 loses digits in JSON; send it as text.`,
+      `${subject}${path}: an integer beyond 2^53 loses digits in JSON; send it as text.`,
       { path },
     );
   }
   if (typeof value !== "object" || value === null || depth > maxPayloadDepth) return;
   const children = Array.isArray(value) ? value.entries() : Object.entries(value);
   for (const [key, child] of children) {
-    assertExactIntegers(child, typeof key === "number" ? `${path}[${key}]` : `${path}.${key}`, kind, depth + 1);
+    assertExactIntegers(child, typeof key === "number" ? `${path}[${key}]` : `${path}.${key}`, subject, depth + 1);
   }
 }
 
-function parse<S extends z.ZodType>(schema: S, body: unknown, at: string): z.output<S> {
-  const parsed = schema.safeParse(body);
+/**
+ * Checks a value by its schema, in the schema's own words.
+ *
+ * Errors: PGCLAIM_INVALID_REQUEST with the path of the first fault, below `at`.
+ */
+export function parse<S extends z.ZodType>(schema: S, value: unknown, at = ""): z.output<S> {
+  const parsed = schema.safeParse(value);
   if (parsed.success) return parsed.data;
-  const issue = parsed.error.issues[0];
-  const field = String(issue?.path[0] ?? "");
-  throw invalid(join(at, field), expectedOf[field] ?? issue?.message ?? "expected something else");
+  const [issue] = parsed.error.issues;
+  if (issue === undefined) throw invalid(at, "expected something else");
+  throw invalid(pathOf(at, issue.path), expectedOf(schema, issue));
 }
 
-/** Says which field is unknown and what it may have meant; or that there must be an object. */
-function refuseFields(known: readonly string[]): z.core.$ZodErrorMap {
-  return (issue) => {
-    if (issue.code !== "unrecognized_keys") return "expected a JSON object";
-    const name = String(issue.keys[0]);
-    const meant = nearest(name, known);
-    const fields = known.length === 0 ? "there are none" : `the fields are ${known.join(", ")}`;
-    return `unknown field ${JSON.stringify(name.slice(0, 60))}; ${meant === null ? fields : `did you mean "${meant}"?`}`;
-  };
+function expectedOf(schema: z.ZodType, issue: z.core.$ZodIssue): string {
+  if (issue.code === "unrecognized_keys") {
+    return unknownOf("field", String(issue.keys[0]), fieldsAt(schema, issue.path));
+  }
+  // Objects and lists have no words of their own.
+  if (issue.code === "invalid_type" && issue.expected === "object") return "expected a JSON object";
+  return issue.message;
 }
 
-function parseLength(value: unknown, where: string): Duration {
-  return `${parseDuration(value, where)}ms`;
+/** Characters of a name that a refusal repeats. */
+const maxShownName = 60;
+
+function unknownOf(what: string, name: string, known: readonly string[]): string {
+  const meant = nearest(name.slice(0, maxShownName), known);
+  const those = known.length === 0 ? "there are none" : `the ${what}s are ${known.join(", ")}`;
+  const shown = JSON.stringify(name.slice(0, maxShownName));
+  return `unknown ${what} ${shown}; ${meant === null ? those : `did you mean "${meant}"?`}`;
+}
+
+interface Definition {
+  readonly type: string;
+  readonly innerType?: unknown;
+}
+
+function definitionOf(schema: unknown): Definition {
+  return (schema as { readonly def: Definition }).def;
+}
+
+function typeOf(schema: unknown): string {
+  const { type, innerType } = definitionOf(schema);
+  return type === "optional" ? typeOf(innerType) : type;
+}
+
+/** The fields of the object at this path of a schema. */
+function fieldsAt(schema: unknown, [step, ...rest]: readonly PropertyKey[]): string[] {
+  const { type, innerType } = definitionOf(schema);
+  if (type === "optional") return fieldsAt(innerType, step === undefined ? [] : [step, ...rest]);
+  const { shape } = schema as { readonly shape?: Readonly<Record<string, unknown>> };
+  if (shape === undefined) return [];
+  return step === undefined ? Object.keys(shape) : fieldsAt(shape[String(step)], rest);
+}
+
+function pathOf(at: string, path: readonly PropertyKey[]): string {
+  return path.reduce<string>(
+    (above, step) =>
+      typeof step === "number" ? `${above}[${step}]` : join(above, String(step).slice(0, maxShownName)),
+    at,
+  );
 }
 
 function join(at: string, field: string): string {
   return at === "" || field === "" ? at + field : `${at}.${field}`;
-}
-
-function tooLarge(limit: number): UsageError {
-  return new UsageError("PGCLAIM_BODY_TOO_LARGE", `The body is larger than ${limit} bytes. Send fewer jobs a call.`);
-}
-
-function invalid(path: string, expected: string): UsageError {
-  const message = `${path === "" ? "" : `${path}: `}${expected}${/[.?]$/.test(expected) ? "" : "."}`;
-  return new UsageError("PGCLAIM_INVALID_REQUEST", message, path === "" ? {} : { path });
 }

@@ -50,6 +50,12 @@ export interface ErrorContext {
   readonly log: Log;
 }
 
+/** A request that is wrong at `path`; `expected` completes the sentence. */
+export function invalid(path: string, expected: string): UsageError {
+  const message = `${path === "" ? "" : `${path}: `}${expected}${/[.?]$/.test(expected) ? "" : "."}`;
+  return new UsageError("PGCLAIM_INVALID_REQUEST", message, path === "" ? {} : { path });
+}
+
 /** Turns whatever was thrown into its answer, and logs it if the fault is on our side (5xx). */
 export function answerError(thrown: unknown, context: ErrorContext): Response {
   const answer = describe(thrown);

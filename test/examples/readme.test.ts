@@ -5,9 +5,10 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "nod
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join, resolve } from "node:path";
-import { expect, it, onTestFinished } from "vitest";
+import { expect, it, onTestFinished, vi } from "vitest";
 import { bundleWorker } from "../../scripts/world/worker_bundle.ts";
 import { startWorkerd } from "../../scripts/world/workerd.ts";
+import type { Claimer } from "../../src/index.ts";
 import { setup } from "../support/world.ts";
 
 const root = resolve(import.meta.dirname, "../..");
@@ -65,10 +66,29 @@ it("type-checks the README's programs", () => {
   writeFileSync(join(folder, "jobs.ts"), worker ?? "");
   writeFileSync(join(folder, "enqueue.ts"), enqueue ?? "");
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ extends: "../../tsconfig.json", include: ["*.ts"] }));
-  writeFileSync(join(folder, "order.ts"), blocks("ts")[2] ?? "");
-  expect(blocks("ts")).toHaveLength(3);
+  for (const [i, name] of ["order", "traced", "watched"].entries())
+    writeFileSync(join(folder, `${name}.ts`), blocks("ts")[i + 2] ?? "");
+  expect(blocks("ts")).toHaveLength(5);
   execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", folder], {
     encoding: "utf8",
     stdio: "pipe",
   });
+});
+
+it("runs the README's telemetry and events: a failing job is told, and nothing breaks without an SDK", async () => {
+  const world = await setup();
+  vi.stubEnv("DATABASE_URL", world.url);
+  onTestFinished(() => void vi.unstubAllEnvs());
+  const folder = workspace();
+  // The README's job calls a mail server that does not exist.
+  writeFileSync(join(folder, "jobs.ts"), (blocks("ts")[0] ?? "").replace("https://mail.example", "http://127.0.0.1:1"));
+  for (const [i, name] of ["traced", "watched"].entries())
+    writeFileSync(join(folder, `${name}.ts`), blocks("ts")[i + 3] ?? "");
+  const { sendReceipt } = (await import(join(folder, "jobs.ts"))) as { sendReceipt: never };
+  const { traced } = (await import(join(folder, "traced.ts"))) as { traced: Claimer };
+  const { watched, failures } = (await import(join(folder, "watched.ts"))) as { watched: Claimer; failures: string[] };
+  await traced.enqueue(sendReceipt, { orderId: "1" } as never);
+  expect(await watched.invoke({ type: "manual" })).toMatchObject({ retried: 1 });
+  expect(failures).toEqual(["receipt.send 1 PGCLAIM_HANDLER_THREW"]);
+  expect(await traced.invoke({ type: "manual" })).toMatchObject({ ended: "idle" });
 });

@@ -41,15 +41,16 @@ async function send(app: App, request: Request): Promise<Answer> {
   return { status: answer.status, headers: answer.headers, text: await answer.text() };
 }
 
-/** The claimer with each call of a verb written down as `METHOD verb`. */
-function watched(claimer: Claimer, seen: string[], method: () => string): Claimer {
+/** The claimer with each call of a verb written down as `METHOD verb`, those of its parts as `METHOD part.verb`. */
+function watched<T extends object>(claimer: T, seen: string[], method: () => string, part = ""): T {
   return new Proxy(claimer, {
     get(of, name, receiver) {
       const verb: unknown = Reflect.get(of, name, receiver);
+      if (name === "inspect" || name === "operate") return watched(verb as object, seen, method, `${name}.`);
       if (typeof verb !== "function") return verb;
       return (...args: unknown[]) => {
         const trigger = name === "invoke" ? ` ${(args[0] as { type: string }).type}` : "";
-        seen.push(`${method()} ${String(name)}${trigger}`);
+        seen.push(`${method()} ${part}${String(name)}${trigger}`);
         return (verb as (...args: unknown[]) => unknown).apply(of, args);
       };
     },

@@ -77,10 +77,10 @@ const route = fc.oneof(
   fc.constantFrom("/api/jobs/:id", "/api/jobs/:id/retry", "/__proto__", "/api/constructor", "*", "/api/*"),
   id.map((text) => `/api/jobs/${text}`),
   fc
-    .tuple(id, fc.constantFrom("retry", "discard", "skip", "cancel", "delete", ""))
+    .tuple(id, fc.constantFrom("retry", "discard", "skip", "cancel", "reschedule", "payload", "delete", ""))
     .map(([text, verb]) => `/api/jobs/${text}/${verb}`),
   fc
-    .tuple(fc.constantFrom("queues", "schedules"), name, fc.constantFrom("pause", "resume", "drop"))
+    .tuple(fc.constantFrom("queues", "schedules"), name, fc.constantFrom("pause", "resume", "run", "drop"))
     .map(([what, text, verb]) => `/api/${what}/${text}/${verb}`),
   { weight: 1, arbitrary: fc.webPath() },
 );
@@ -357,6 +357,12 @@ const body: fc.Arbitrary<Uint8Array | null> = fc.oneof(
   { weight: 1, arbitrary: wrapped.map((text) => Buffer.concat([Buffer.from([0xc3, 0x28]), utf8(text)])) },
 );
 
+const lists = [
+  ...["/api/schedules", "/api/jobs/1", "/api/jobs/1/payload", "/api/jobs", "/api/dead", "/api/keys", "/api/queues"],
+  ...["/api/kinds", "/api/triggers", "/api/ticks", "/api/invocations/x", "/api/holders", "/api/stats"],
+  ...["/api/stats/series", "/metrics", "/openapi.json", "/docs/api", "/docs/api.css"],
+];
+
 /** A route as its callers use it: what is spoiled comes later. */
 const fitting = fc.oneof(
   {
@@ -377,7 +383,7 @@ const fitting = fc.oneof(
   fc.record({
     method: fc.constantFrom("GET", "HEAD"),
     target: fc.oneof(
-      fc.constantFrom("/api/schedules", "/api/jobs/1"),
+      fc.constantFrom(...lists),
       id.map((text) => `/api/jobs/${text}`),
     ),
     of: fc.constant(["read", "operate"] as const),
@@ -386,7 +392,7 @@ const fitting = fc.oneof(
     method: fc.constant("POST"),
     target: fc.oneof(
       fc
-        .tuple(id, fc.constantFrom("retry", "discard", "skip", "cancel"))
+        .tuple(id, fc.constantFrom("retry", "discard", "skip", "cancel", "reschedule"))
         .map(([text, verb]) => `/api/jobs/${text}/${verb}`),
       fc
         .tuple(fc.constantFrom("queues", "schedules"), name, fc.constantFrom("pause", "resume"))
@@ -441,19 +447,26 @@ export const hostileRequest: fc.Arbitrary<HostileRequest> = fc
     };
   });
 
+const reads = [
+  "schedules",
+  ...["overview", "series", "jobs", "job", "payload", "deadGroups", "keys", "queues", "kinds", "triggers", "ticks"].map(
+    (verb) => `inspect.${verb}`,
+  ),
+  ...["invocation", "holders", "metrics"].map((verb) => `inspect.${verb}`),
+].flatMap((verb) => [`GET ${verb}`, `HEAD ${verb}`]);
+
 /** Calls of the claimer that a secret opens, with the method a caller must have used. */
 export const rights: Readonly<Record<Scope, readonly string[]>> = {
   trigger: ["POST invoke http"],
   cron: ["GET invoke cron"],
   enqueue: ["POST enqueueByKind"],
-  read: ["GET job", "HEAD job", "GET schedules", "HEAD schedules"],
+  read: reads,
   operate: [
-    "GET job",
-    "HEAD job",
-    "GET schedules",
-    "HEAD schedules",
-    ...["retry", "discard", "skip", "cancel", "pauseQueue", "resumeQueue", "pauseSchedule", "resumeSchedule"].map(
-      (verb) => `POST ${verb}`,
+    ...reads,
+    "POST inspect.count",
+    ...["pauseQueue", "resumeQueue", "pauseSchedule", "resumeSchedule"].map((verb) => `POST ${verb}`),
+    ...["retry", "discard", "skip", "cancel", "reschedule", "bulk", "runSchedule", "terminate"].map(
+      (verb) => `POST operate.${verb}`,
     ),
   ],
 };
@@ -478,6 +491,7 @@ export function expectDecent(answer: Answer, request: HostileRequest): void {
     expect(request.method === "HEAD" || request.method === "OPTIONS", `${status} without a body`).toBe(true);
     return;
   }
+  if (status < 400 && /^text\/(plain|html|css);/.test(headers.get("content-type") ?? "")) return;
   expect(headers.get("content-type")).toMatch(/^application\/json/);
   const value: unknown = JSON.parse(text);
   if (status < 400) return;

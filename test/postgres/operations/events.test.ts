@@ -221,7 +221,9 @@ describe("what is not an ordinary end", () => {
     const schedule = defineSchedule({ name: "every", cron: "* * * * *", job, payload: { n: 1 } });
     const { events, claimer } = listening(world, { jobs: [job], schedules: [schedule] });
     await invoke(claimer);
-    await world.sql.query("update pgclaim.schedule set next_at = date_trunc('minute', clock_timestamp()), fresh = false");
+    await world.sql.query(
+      "update pgclaim.schedule set next_at = date_trunc('minute', clock_timestamp()), fresh = false",
+    );
     const report = await invoke(claimer);
     expect(events.filter(({ type }) => type === "schedule.fired")).toEqual([
       { type: "schedule.fired", invocationId: report.invocationId, ...report.fired[0] },

@@ -132,11 +132,15 @@ describe("levels", () => {
 
   it("that do not exist are refused when the claimer is made", () => {
     const make = (options: object) => () =>
-      createClaimer({ jobs: [], database: pgDatabase("postgres://user@127.0.0.1:1/app"), ...options } as ClaimerOptions);
+      createClaimer({
+        jobs: [],
+        database: pgDatabase("postgres://user@127.0.0.1:1/app"),
+        ...options,
+      } as ClaimerOptions);
     expect(make({ logLevel: "trace" })).toThrow(
-      'logLevel is "trace"; expected one of debug, info, warn, error, silent.',
+      'logLevel is "trace" (string); expected one of debug, info, warn, error, silent.',
     );
-    expect(make({ onEvent: "log" })).toThrow('onEvent is "log"; expected a function.');
+    expect(make({ onEvent: "log" })).toThrow('onEvent is "log" (string); expected a function.');
     expect(make({ telemetry: { tracer: {} } })).toThrow("telemetry.tracer is");
     expect(make({ telemetry: { trazer: {} } })).toThrow('did you mean "tracer"?');
   });

@@ -100,7 +100,7 @@ describe("every route", () => {
   });
 
   it("carries its safety headers on every kind of answer", async () => {
-    const { app } = setup({ retry: async () => Promise.reject(new Error("boom")) });
+    const { app } = setup({ "operate.retry": async () => Promise.reject(new Error("boom")) });
     const answers = await Promise.all([
       app.request("/healthz"),
       app.request("/healthz", { method: "HEAD" }),
@@ -127,7 +127,6 @@ describe("every route", () => {
       "/api/jobs/",
       "/api/trigger/",
       "/api/jobs/7/run",
-      "/api/queues",
       "/api/queues/mail",
       "/api/schedules/",
       "/api/schedules/nightly",
@@ -143,7 +142,7 @@ describe("every route", () => {
     ["/healthz", ["POST", "PUT", "DELETE"], "GET, HEAD, OPTIONS"],
     ["/api/trigger", ["GET", "HEAD", "PUT"], "POST, OPTIONS"],
     ["/api/cron", ["POST", "HEAD", "DELETE"], "GET, OPTIONS"],
-    ["/api/jobs", ["GET", "HEAD", "PATCH"], "POST, OPTIONS"],
+    ["/api/jobs", ["PUT", "PATCH", "DELETE"], "GET, HEAD, POST, OPTIONS"],
     ["/api/jobs/7", ["POST", "PUT", "DELETE"], "GET, HEAD, OPTIONS"],
     ["/api/jobs/7/retry", ["GET", "DELETE"], "POST, OPTIONS"],
     ["/api/jobs/7/discard", ["GET", "DELETE"], "POST, OPTIONS"],
@@ -224,7 +223,7 @@ describe("POST /api/trigger", () => {
     [{ wait: null }, "PGCLAIM_INVALID_REQUEST", "wait: expected true or false."],
     [{ queues: [] }, "PGCLAIM_INVALID_REQUEST", "queues: expected 1 to 20 names of letters, digits and . _ : -."],
     [{ queues: "mail" }, "PGCLAIM_INVALID_REQUEST", undefined],
-    [{ queues: ["a b"] }, "PGCLAIM_INVALID_REQUEST", undefined],
+    [{ queues: ["a b"] }, "PGCLAIM_INVALID_REQUEST", "queues[0]: expected 1 to 100 letters, digits and . _ : -."],
     [{ queues: ["x".repeat(101)] }, "PGCLAIM_INVALID_REQUEST", undefined],
     [{ queues: [7] }, "PGCLAIM_INVALID_REQUEST", undefined],
     [{ queues: Array.from({ length: 21 }, (_, i) => `q${i}`) }, "PGCLAIM_INVALID_REQUEST", undefined],
@@ -427,7 +426,7 @@ describe("POST /api/jobs", () => {
       "an option of defineJob",
       { ...job, retry: {} },
       undefined,
-      'unknown field "retry"; the fields are kind, payload, runAt, delay, deadlineAt.',
+      'unknown field "retry"; the fields are kind, payload, runAt, delay, deadlineAt, trace.',
     ],
     ["a priority, which is the kind's", { ...job, priority: 0 }, undefined, undefined],
     ["deadlineAt without a zone", { ...job, deadlineAt: "2026-11-30T14:00:00" }, "deadlineAt", undefined],
@@ -669,8 +668,8 @@ describe("GET /api/jobs/{id}", () => {
   it("answers the job, with ids near 2^63 as text", async () => {
     const { app, calls } = setup();
     const answer = await app.request("/api/jobs/9223372036854775807", { headers: bearer("read") });
-    expect([answer.status, await answer.json()]).toEqual([200, view]);
-    expect(calls).toEqual([["job", "9223372036854775807"]]);
+    expect([answer.status, await answer.json()]).toMatchObject([200, view]);
+    expect(calls).toEqual([["inspect.job", "9223372036854775807"]]);
   });
 
   it("answers HEAD without a body", async () => {
@@ -680,7 +679,7 @@ describe("GET /api/jobs/{id}", () => {
   });
 
   it("answers 404 for a job nobody knows", async () => {
-    const { app } = setup({ job: async () => null });
+    const { app } = setup({ "inspect.job": async () => null });
     const answer = await app.request("/api/jobs/7", { headers: bearer("read") });
     expect([answer.status, (await errorOf(answer)).code]).toEqual([404, "PGCLAIM_JOB_NOT_FOUND"]);
   });
@@ -753,11 +752,11 @@ describe.each([
     const { app, calls } = setup();
     const answer = await app.request(`/api/jobs/7/${verb}`, post("operate"));
     expect([answer.status, await answer.json()]).toEqual([200, { id: "7", type }]);
-    expect(calls).toEqual([[verb, "7"]]);
+    expect(calls).toEqual([[`operate.${verb}`, "7", "api"]]);
   });
 
   it.each(answers)("answers $type with its code", async (given, status, code) => {
-    const { app } = setup({ [verb]: async () => given });
+    const { app } = setup({ [`operate.${verb}`]: async () => given });
     const answer = await app.request(`/api/jobs/7/${verb}`, post("operate", {}));
     expect([answer.status, (await errorOf(answer)).code]).toEqual([status, code]);
   });
@@ -772,7 +771,7 @@ describe.each([
 
 describe("POST /api/jobs/{id}/cancel", () => {
   it("says of a running job that its cancel was asked for", async () => {
-    const { app } = setup({ cancel: async () => ({ type: "requested" }) });
+    const { app } = setup({ "operate.cancel": async () => ({ type: "requested" }) });
     const answer = await app.request("/api/jobs/7/cancel", post("operate"));
     expect([answer.status, await answer.json()]).toEqual([200, { id: "7", type: "requested" }]);
   });
@@ -842,7 +841,7 @@ describe("what goes wrong inside", () => {
     ["nothing", () => undefined],
     ["a handler's error", () => new JobError("PGCLAIM_HANDLER_THREW", "boom 4111-1111")],
   ])("is answered 500 without a word of it: %s", async (_, make) => {
-    const { app, lines } = setup({ job: async () => Promise.reject(make()) });
+    const { app, lines } = setup({ "inspect.job": async () => Promise.reject(make()) });
     const answer = await app.request("/api/jobs/7", { headers: bearer("read") });
     const text = await answer.text();
     expect([answer.status, JSON.parse(text)]).toEqual([
@@ -866,7 +865,7 @@ describe("what goes wrong inside", () => {
 
   it("is told to the log in one bounded line, without connection strings", async () => {
     const { app, lines } = setup({
-      job: async () => Promise.reject(new Error(`bad address ${secret} ${"x".repeat(99_999)}`)),
+      "inspect.job": async () => Promise.reject(new Error(`bad address ${secret} ${"x".repeat(99_999)}`)),
     });
     await app.request("/api/jobs/7", { headers: bearer("read") });
     expect(lines[0]).toContain("bad address postgres://(hidden)");
@@ -877,7 +876,7 @@ describe("what goes wrong inside", () => {
   it("never passes a connection string on, whoever wrote it into a message", async () => {
     const error = new DatabaseError("PGCLAIM_CONNECT_FAILED", `no answer from ${secret}`);
     const { app, lines } = setup({
-      job: async () => Promise.reject(error),
+      "inspect.job": async () => Promise.reject(error),
       invoke: async () => ({ ...report, ended: "error", error: { code: error.code, message: error.message } }),
     });
     const answers = [
@@ -892,7 +891,7 @@ describe("what goes wrong inside", () => {
     const log = () => {
       throw new Error("the log is full");
     };
-    const { app } = setup({ job: async () => Promise.reject(new Error("boom")) }, { log });
+    const { app } = setup({ "inspect.job": async () => Promise.reject(new Error("boom")) }, { log });
     expect((await app.request("/api/jobs/7", { headers: bearer("read") })).status).toBe(500);
   });
 
