@@ -19,18 +19,22 @@ async function open() {
 
 /** Clicks what asks, checks that the safe choice has the focus, confirms in the dialog, and answers what was said then. */
 async function act(page: Page, label: string, confirm: string): Promise<string> {
-  await page
-    .getByRole("link", { name: label, exact: true })
-    .or(page.getByRole("button", { name: label, exact: true }))
-    .first()
-    .click();
+  const main = page.locator("main");
+  const [link, button] = (["link", "button"] as const).map((role) =>
+    main.getByRole(role, { name: label, exact: true }),
+  );
+  if (link === undefined || button === undefined) throw new Error("two roles");
+  await link.or(button).first().click();
   const dialog = page.locator("dialog#ask[open]");
   await dialog.waitFor();
   expect(await page.evaluate("document.activeElement.textContent")).toBe("Keep as it is");
   await dialog.getByRole("button", { name: confirm }).click();
-  const outcome = page.locator("p.note[role=status]:not(#live-note)");
-  await outcome.waitFor();
-  return (await outcome.textContent()) ?? "";
+  return said(page);
+}
+
+/** What the page says that an action did. */
+async function said(page: Page): Promise<string> {
+  return (await page.locator("p.note[role=status]:not(#live-note)").textContent()) ?? "";
 }
 
 function stateOf({ claimer }: Pick<Seeded, "claimer">, id: string) {
@@ -94,16 +98,15 @@ describe.skipIf(!installed)("actions in Chromium", () => {
     expect(await page.locator("#selected").textContent()).toBe("1 selected, live updates paused");
     await page.getByRole("button", { name: "Retry", exact: true }).click();
     await page.getByRole("button", { name: "Retry 1 job" }).click();
-    expect(await page.locator("p.note[role=status]").first().textContent()).toBe("Retried 1 of 1.");
+    expect(await said(page)).toBe("Retried 1 of 1.");
     await page.getByRole("link", { name: "Discard all" }).click();
-    expect(await page.locator("dialog h2").textContent()).toBe("Discard 1 dead letter?");
+    expect(await page.locator("dialog#ask h2").textContent()).toBe("Discard 1 dead letter?");
     // Dies while the question stands: it has a higher id, so it is not swept in.
     const late = await claimer.enqueueByKind([{ kind: "mail.send", payload: { to: "bad-late" } }]);
     await claimer.invoke({ type: "manual" });
     await eventually(async () => expect(await stateOf({ claimer }, late[0]?.id ?? "")()).toBe("dead"));
     await page.getByRole("button", { name: "Discard 1 dead letter" }).click();
-    await page.waitForURL(/did=|\/dead\?kind=mail\.send$/);
-    expect(await page.locator("p.note[role=status]").first().textContent()).toBe("Discarded 1 of 1.");
+    await eventually(async () => expect(await said(page)).toBe("Discarded 1 of 1."));
     expect(await stateOf({ claimer }, late[0]?.id ?? "")()).toBe("dead");
     await page.goto(`${base}/jobs?kind=report.transaction&state=blocked`);
     expect(await act(page, "Cancel all", "Cancel")).toMatch(/^Cancelled 2 of 2/);
