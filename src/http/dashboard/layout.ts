@@ -77,7 +77,9 @@ ${region("nav", navigation(page, context, badges))}
 <div class="bar tools">
 ${
   page.now === null
-    ? html`<span class="m">database time not known</span>`
+    ? page.refresh === null
+      ? ""
+      : html`<span class="m">database time not known</span>`
     : html`<span>database time <time id="db-clock" datetime="${page.now}" title="${absolute(page.now, zone)}">${clock(page.now, zone)}</time> ${zone}</span>`
 }
 ${page.refresh === null ? "" : live(page.refresh ?? 15)}

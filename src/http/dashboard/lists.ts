@@ -4,7 +4,7 @@ import { html } from "hono/html";
 import { type JobFilter, type JobRow, type Page as ListPage, listStates } from "../../inspection.ts";
 import type { PageContext } from "./context.ts";
 import { narrows, reasons } from "./filters.ts";
-import { bytes, cut, nothing, number, visible } from "./format.ts";
+import { bytes, cut, number, visible } from "./format.ts";
 import { jsonText } from "./json_text.ts";
 import { keepOf } from "./layout.ts";
 import {
@@ -13,6 +13,7 @@ import {
   type Html,
   jobLink,
   type Look,
+  none,
   type Part,
   slackOf,
   stateMark,
@@ -114,7 +115,7 @@ function rowOf(
   const attempt = html`${job.attempt}${job.maxAttempts === null ? "" : html`<span class="m"> of ${job.maxAttempts}</span>`}`;
   const kind = text(job.kind, 80);
   const rest: Part[] = dead
-    ? [time(job.endedAt, look), reasonText(job), text(job.orderingKey, 60)]
+    ? [time(job.endedAt, look), reasonText(job.deadReason), text(job.orderingKey, 60)]
     : [
         job.endedAt === null ? time(job.runAt, look) : html`<span class="m">ended</span> ${time(job.endedAt, look)}`,
         slackOf(job, look),
@@ -137,21 +138,15 @@ function rowOf(
   };
 }
 
-export function reasonText(job: Pick<JobRow, "deadReason" | "attempt">): string {
-  switch (job.deadReason) {
-    case "attempts":
-      return "attempts used up";
-    case "handler":
-      return "dead-lettered by its handler";
-    case "crashed":
-      return "its invocations crashed";
-    case "missed":
-      return "deadline passed";
-    case null:
-      return nothing;
-    default:
-      return job.deadReason satisfies never;
-  }
+const reasonTexts: Readonly<Record<string, string>> = {
+  attempts: "attempts used up",
+  handler: "dead-lettered by its handler",
+  crashed: "its invocations crashed",
+  missed: "deadline passed",
+};
+
+export function reasonText(reason: string | null): Part {
+  return reason === null ? none : (reasonTexts[reason] ?? text(reason, 40));
 }
 
 function belowOf(job: JobRow, { options }: PageContext): Part {

@@ -22,9 +22,12 @@ export interface Look {
   readonly keep: Query;
 }
 
+/** What stands where there is nothing to say; a narrow screen leaves its cell out. */
+export const none = html`<span class="m none">${nothing}</span>`;
+
 /** Text of the database within a line. */
 export function text(value: string | null, length = 300): Html {
-  return value === null ? html`<span class="m">${nothing}</span>` : html`<bdi>${visible(cut(value, length))}</bdi>`;
+  return value === null ? none : html`<bdi>${visible(cut(value, length))}</bdi>`;
 }
 
 /** The first line of an error. */
@@ -39,13 +42,13 @@ export function block(value: string, label: string): Html {
 
 /** An instant: relative in the cell, absolute on asking. The script keeps it true. */
 export function time(at: string | null, look: Look): Html {
-  if (at === null) return html`<span class="m">${nothing}</span>`;
+  if (at === null) return none;
   return html`<time datetime="${at}" title="${absolute(at, look.zone)}" data-t="rel">${relative(at, look.now)}</time>`;
 }
 
 /** Time left until a deadline, or how late it was. */
 export function slackOf(job: Pick<JobRow, "slackMs" | "deadlineAt" | "endedAt">, look: Look): Html {
-  if (job.slackMs === null || job.deadlineAt === null) return html`<span class="m">${nothing}</span>`;
+  if (job.slackMs === null || job.deadlineAt === null) return none;
   const tone = job.slackMs < 0 ? "bad" : job.slackMs < 60_000 ? "warn" : "";
   const title = `deadline ${absolute(job.deadlineAt, look.zone)}`;
   return job.endedAt === null
@@ -100,7 +103,7 @@ export function whyText(why: Why, look: Look): Html {
       return html`runs now`;
     case "ended":
     case "dead":
-      return html`<span class="m">${nothing}</span>`;
+      return none;
     default:
       return why.reason satisfies never;
   }

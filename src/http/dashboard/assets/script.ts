@@ -51,11 +51,13 @@ const quiet = () => { note.hidden = true; };
 const selecting = () => $$("input[name=id]:checked").length;
 const held = () => document.hidden || $("dialog[open]") || selecting() || String(getSelection() || "") !== "";
 const keepOpen = (from, to) => { for (const d of $$("details[id]", from)) { const other = to.querySelector("#" + CSS.escape(d.id)); if (other) other.open = d.open; } };
+// Without ages: a region in which only they went on is not put anew, and not read out anew.
+const bare = (at) => { const copy = at.cloneNode(true); for (const t of $$("time[data-t]", copy)) t.textContent = ""; for (const d of $$("details", copy)) d.open = false; return copy.innerHTML; };
 const swap = (text) => {
   let changed = 0;
   for (const fresh of $$("[data-region]", new DOMParser().parseFromString(text, "text/html"))) {
     const old = document.getElementById(fresh.id);
-    if (!old || old.contains(document.activeElement) || old.innerHTML === fresh.innerHTML) continue;
+    if (!old || old.contains(document.activeElement) || bare(old) === bare(fresh)) continue;
     keepOpen(old, fresh);
     const current = $("tr.cur", old)?.dataset.href;
     old.replaceChildren(...document.adoptNode(fresh).childNodes);

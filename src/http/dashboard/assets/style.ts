@@ -58,7 +58,7 @@ header [data-region]{margin:0}
 .note.bad{background:var(--badbg)}.note.warn{background:var(--warnbg)}
 .note a,.note .btn{margin-left:.4rem}
 .empty{padding:1rem;border:1px dashed var(--edge);border-radius:6px;color:var(--muted)}
-.empty+.empty{margin-top:.6rem}
+.empty+.empty,table+.empty{margin-top:.8rem}
 .empty pre{color:var(--text)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.6rem;list-style:none;padding:0;margin:0}
 .tiles li,.card{border:1px solid var(--line);border-radius:8px;padding:.6rem .8rem;background:var(--raised)}
@@ -146,11 +146,13 @@ table.list tr.below{padding-top:.1rem}
 table.list td{display:block;border:0;padding:0;text-align:left;max-width:100%}
 table.list td.num{white-space:normal}
 table.list td.lead{order:-1;font-size:1.02em}
-table.list td.full{flex-basis:100%}
+table.list td:empty,table.list td:has(>.none){display:none}
+table.list td.name{min-width:0}
 table.list td:not([data-label=""])::before{content:attr(data-label) " ";color:var(--muted);font-size:.86em}
 .grow{width:auto}
 }
 @media(max-width:640px){
+dl.facts{grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr))}
 .field,.field input,.field select{width:100%;max-width:none}
 details.fold>summary{display:list-item;border:1px solid var(--edge);border-radius:6px;padding:.4rem .7rem;font-weight:600}
 details.fold[open]>summary{margin-bottom:.5rem}

@@ -99,7 +99,7 @@ function groupsTable(
     rows: groups.map((group) => ({
       cells: [
         text(group.kind, 80),
-        reasonText({ deadReason: group.reason as "attempts", attempt: 0 }) ?? group.reason,
+        reasonText(group.reason),
         group.example === null ? text(null) : errorLine(group.example, 160),
         ...spans.map(([, key, hours]) => {
           const n = group.counts[key];

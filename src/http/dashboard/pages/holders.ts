@@ -5,9 +5,9 @@ import type { Holder, Holders } from "../../../inspection.ts";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
 import { unknownNames } from "../filters.ts";
-import { cut, duration, nothing } from "../format.ts";
+import { cut, duration } from "../format.ts";
 import { keepOf, type Page } from "../layout.ts";
-import { actionLink, alertOf, type Html, jobLink, type Look, type Part, text, unknownNote } from "../parts.ts";
+import { actionLink, alertOf, type Html, jobLink, type Look, none, type Part, text, unknownNote } from "../parts.ts";
 import { hrefs } from "../routes.ts";
 import { table } from "../table.ts";
 
@@ -50,9 +50,9 @@ function content({ holders, capped, gone }: Holders, context: PageContext, look:
           html`<strong class="k">pid ${holder.pid}</strong>`,
           holds(holder, look),
           session(holder),
-          holder.transactionMs === null ? nothing : duration(holder.transactionMs),
+          holder.transactionMs === null ? none : duration(holder.transactionMs),
           holder.invocationId === null
-            ? nothing
+            ? none
             : html`<a class="mono" href="${hrefs.invocation(holder.invocationId, look.keep)}">${cut(holder.invocationId, 9)}</a>`,
           ...(acts ? [terminate(holder, context.here)] : []),
         ],
@@ -78,7 +78,7 @@ function content({ holders, capped, gone }: Holders, context: PageContext, look:
         "Holder gone: its lock is free, so its transaction is over. The next wake closes it as crashed.",
       ],
     })),
-    empty: html`<p>No open attempt has lost its holder.</p>`,
+    empty: "No open attempt has lost its holder.",
   })}`;
 }
 
@@ -86,7 +86,7 @@ function holds(holder: Holder, look: Look): Part {
   const jobs = holder.jobs.slice(0, maxListed);
   const names = holder.names.slice(0, maxListed);
   const more = holder.jobs.length - jobs.length + (holder.names.length - names.length);
-  if (jobs.length + names.length + holder.unknownKeys.length === 0) return nothing;
+  if (jobs.length + names.length + holder.unknownKeys.length === 0) return none;
   return html`${jobs.map((job, i) => html`${i === 0 ? "" : ", "}${jobLink(job.id, look)} <span class="m">${text(job.kind, 60)}, attempt ${job.attempt}, ${duration(job.sinceMs)}</span>`)}${names.map(
     ({ class: kind, name, shared }) =>
       html`<div><span class="m">${kind}${shared && kind !== "shared" ? " (shared)" : ""}</span> ${text(name, 120)}</div>`,

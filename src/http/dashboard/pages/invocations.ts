@@ -6,7 +6,7 @@ import { type ChartSeries, chart } from "../chart.ts";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
 import { unknownNames } from "../filters.ts";
-import { absolute, cut, duration, nothing, number, visible } from "../format.ts";
+import { absolute, cut, duration, number, visible } from "../format.ts";
 import { type Badges, keepOf, type Page } from "../layout.ts";
 import { hidden } from "../lists.ts";
 import {
@@ -17,6 +17,7 @@ import {
   type Html,
   jobLink,
   type Look,
+  none,
   type Part,
   pager,
   text,
@@ -146,14 +147,14 @@ function tickRow(tick: TickRow, look: Look): Row {
       time(tick.startedAt ?? tick.decidedAt, look),
       html`<a class="mono" href="${hrefs.invocation(tick.invocationId, look.keep)}">${visible(cut(tick.invocationId, 9))}</a>`,
       text(tick.trigger, 60),
-      html`${tick.n ?? nothing}${tick.quarantined ? html` <span class="m">alone</span>` : ""}`,
+      html`${tick.n ?? none}${tick.quarantined ? html` <span class="m">alone</span>` : ""}`,
       number(tick.claimed),
       number(outcomes.done ?? 0),
       failed === 0 ? html`<span class="m">0</span>` : html`<span class="bad">${number(failed)}</span>`,
       number(back),
       skippedText(tick.skipped),
-      tick.roundTrips === null ? nothing : `${tick.roundTrips.session}+${tick.roundTrips.oneShot}`,
-      tick.totalMs === null ? nothing : duration(tick.totalMs),
+      tick.roundTrips === null ? none : `${tick.roundTrips.session}+${tick.roundTrips.oneShot}`,
+      tick.totalMs === null ? none : duration(tick.totalMs),
       endText(tick),
     ],
   };
@@ -224,8 +225,8 @@ ${table({
       text(job.kind, 80),
       number(job.attempt),
       html`<span class="${job.outcome === "done" ? "good" : "warn"}">${job.outcome ?? "open"}</span>`,
-      job.endedAt === null ? nothing : duration(Date.parse(job.endedAt) - Date.parse(job.startedAt)),
-      job.error === null ? nothing : errorLine(job.error, 200),
+      job.endedAt === null ? none : duration(Date.parse(job.endedAt) - Date.parse(job.startedAt)),
+      job.error === null ? none : errorLine(job.error, 200),
     ],
   })),
   empty: html`<p>It claimed nothing.</p>`,

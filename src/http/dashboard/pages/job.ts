@@ -4,7 +4,7 @@ import { html } from "hono/html";
 import type { JobDetail, LockView } from "../../../inspection.ts";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
-import { bytes, count, cut, duration, many, nothing, slack } from "../format.ts";
+import { bytes, count, cut, duration, many, slack } from "../format.ts";
 import { jsonText } from "../json_text.ts";
 import { type Badges, keepOf, type Page } from "../layout.ts";
 import {
@@ -13,6 +13,7 @@ import {
   block,
   type Html,
   type Look,
+  none,
   type Part,
   slackOf,
   stateMark,
@@ -141,11 +142,11 @@ function history(job: JobDetail, look: Look): Html {
         attempt.invocationId === null
           ? html`<span class="m mono">${cut(attempt.tick, 9)}</span>`
           : html`<a class="mono" href="${hrefs.invocation(attempt.invocationId, look.keep)}">${cut(attempt.invocationId, 9)}</a>`,
-        ran === null ? nothing : duration(ran),
+        ran === null ? none : duration(ran),
         html`<span class="${attempt.outcome === "done" ? "good" : attempt.outcome === null ? "" : "warn"}">${attempt.outcome ?? "open"}</span>${attempt.quarantined ? html` <span class="m">alone</span>` : ""}`,
         html`<span class="mono">${job.id}:${attempt.n}</span>`,
         attempt.error === null
-          ? html`<span class="m">${outcomes[attempt.outcome ?? ""] ?? nothing}</span>`
+          ? html`<span class="m">${outcomes[attempt.outcome ?? ""] ?? none}</span>`
           : errorText(attempt.error, "Error", `attempt-${attempt.n}`),
       ],
     };
@@ -198,8 +199,8 @@ function facts(job: JobDetail, look: Look): Html {
     ["Enqueued", time(job.enqueuedAt, look)],
     ["Due", time(job.runAt, look)],
     ["Deadline", time(job.deadlineAt, look)],
-    ["Slack", job.slackMs === null ? nothing : slack(job.slackMs)],
-    ["Priority", job.priority === null ? nothing : html`${job.priority} <span class="m">(smaller runs first)</span>`],
+    ["Slack", job.slackMs === null ? none : slack(job.slackMs)],
+    ["Priority", job.priority === null ? none : html`${job.priority} <span class="m">(smaller runs first)</span>`],
     ["Failures that count", job.failures],
     [
       "Ordering key",
@@ -215,7 +216,7 @@ function facts(job: JobDetail, look: Look): Html {
     ["Idempotency key", text(job.idempotencyKey)],
     ["Enqueued by", text(job.source ?? "code or SQL")],
     ["Trace", text(job.trace)],
-    ["Revision", job.revision === null ? nothing : String(job.revision)],
+    ["Revision", job.revision === null ? none : String(job.revision)],
   ];
   return html`<section aria-labelledby="h-facts"><h2 id="h-facts">Facts</h2><dl class="facts">${items.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>`;
 }

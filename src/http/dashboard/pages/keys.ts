@@ -5,7 +5,7 @@ import type { KeyRow } from "../../../inspection.ts";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
 import { unknownNames } from "../filters.ts";
-import { count, nothing, slack } from "../format.ts";
+import { count, slack } from "../format.ts";
 import { keepOf, type Page } from "../layout.ts";
 import {
   actionLink,
@@ -15,6 +15,7 @@ import {
   type Html,
   jobLink,
   type Look,
+  none,
   type Part,
   pager,
   stateMark,
@@ -84,11 +85,11 @@ function keysTable(keys: readonly KeyRow[], context: PageContext, look: Look): H
         html`<a href="${hrefs.jobs({ orderingKey: key.orderingKey }, look.keep)}">${text(key.orderingKey, 120)}</a>`,
         text(key.kind, 80),
         html`${jobLink(key.head, look)} ${stateMark(key.headState)}`,
-        key.haltedAt === null ? nothing : html`<span class="bad">${time(key.haltedAt, look)}</span>`,
+        key.haltedAt === null ? none : html`<span class="bad">${time(key.haltedAt, look)}</span>`,
         count(key.behind),
         time(key.oldestEnqueuedAt, look),
         key.worstSlackMs === null
-          ? nothing
+          ? none
           : html`<span class="${key.worstSlackMs < 0 ? "bad" : ""}">${slack(key.worstSlackMs)}</span>`,
         ...(acts ? [key.halted ? headActions(key, context.here) : ""] : []),
       ],

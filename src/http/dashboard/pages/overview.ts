@@ -1,12 +1,13 @@
 // The first page: is it running, what is stuck, will we make it, how fast. In this order.
 
 import { html } from "hono/html";
+import { nextAfter, parseRule } from "../../../cron.ts";
 import type { Overview, QueueRow, Series, TriggerRow } from "../../../inspection.ts";
 import { type ChartSeries, chart } from "../chart.ts";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
 import { unknownNames } from "../filters.ts";
-import { about, clock, count, duration, many, nothing, visible } from "../format.ts";
+import { about, clock, count, duration, many, visible } from "../format.ts";
 import { type Badges, keepOf, type Page } from "../layout.ts";
 import {
   actionLink,
@@ -15,6 +16,7 @@ import {
   type Html,
   jobLink,
   type Look,
+  none,
   type Part,
   text,
   time,
@@ -76,9 +78,7 @@ function alerts(core: Overview, look: Look, context: PageContext): Html {
   const said: Html[] = [];
   for (const trigger of core.triggers) {
     if (trigger.status !== "silent") continue;
-    said.push(html`<div class="note bad" role="alert">✖ Trigger ${text(`"${trigger.name}"`, 120)} is silent: last seen ${time(trigger.lastSeenAt, look)}${
-      trigger.everyMs === null ? "" : html`, expected every ${duration(trigger.everyMs)}`
-    }.
+    said.push(html`<div class="note bad" role="alert">✖ Trigger ${text(`"${trigger.name}"`, 120)} is silent: last seen ${time(trigger.lastSeenAt, look)}${everyText(trigger, ", expected every ")}.
       <details id="what-${trigger.type}"><summary>What to do</summary>
       <p>Nothing runs until a trigger wakes this deployment. Look whether the deployment is there (<code>wrangler deployments list</code>) and its cron is set; a new Cloudflare cron can take up to 15 minutes to start. To run what is due now: <code>pgclaim trigger --url https://…</code></p></details></div>`);
   }
@@ -102,6 +102,20 @@ function alerts(core: Overview, look: Look, context: PageContext): Html {
   }
   if (isNew(core)) said.push(firstJob(context));
   return html`${said}`;
+}
+
+/** How often a trigger is expected: by its rule, two occurrences apart; else as it came so far. */
+function everyText({ name, everyMs, lastSeenAt }: TriggerRow, before: string): string {
+  if (everyMs === null) return "";
+  try {
+    const rule = parseRule(name.replace(/^cron /, ""), "UTC");
+    const first = nextAfter(rule, Date.parse(lastSeenAt));
+    const second = first === null ? null : nextAfter(rule, first);
+    if (first !== null && second !== null) return `${before}${duration(second - first)}`;
+  } catch {
+    // No rule in its name.
+  }
+  return `${before}${duration(everyMs)}`;
 }
 
 function isNew(core: Overview): boolean {
@@ -128,7 +142,7 @@ function depth(core: Overview, look: Look): Html {
   const to = (state: Parameters<typeof filterQuery>[0]["state"]) =>
     hrefs.jobs({ ...(state ? { state } : {}) }, look.keep);
   return html`<ul class="tiles">
-${tile("Ready", big(count(ready), to("ready"), "s-ready"), core.oldestReadyMs === null ? "none waits" : `oldest ${duration(core.oldestReadyMs)}`)}
+${tile("Ready", big(count(ready), to("ready"), "s-ready"), core.oldestReadyMs === null ? "none waits now" : `oldest ${duration(core.oldestReadyMs)}`)}
 ${tile("Running", big(count({ n: core.running, capped: false }), to("running"), "s-running"), core.longestRunMs === null ? "none now" : `longest ${duration(core.longestRunMs)}`)}
 ${tile("Retrying", big(count(retrying), to("retrying"), "s-retrying"), "after a failure")}
 ${tile("Scheduled", big(count(scheduled), to("scheduled"), ""), core.nextDueAt === null ? "none to come" : html`next due ${time(core.nextDueAt, look)}`)}
@@ -178,8 +192,8 @@ ${
   triggers.length === 0
     ? html`<p class="m">Not seen yet; a new Cloudflare cron can take up to 15 minutes to start.</p>`
     : triggers.map(
-        (trigger, i) => html`<div class="head"><strong>${text(trigger.name, 100)}</strong> ${statuses[trigger.status]}
-<span class="m">seen ${time(trigger.lastSeenAt, look)}${trigger.everyMs === null ? "" : `, every ${duration(trigger.everyMs)}`}</span></div>${strip(trigger, i)}`,
+        (trigger) => html`<div class="head"><strong>${text(trigger.name, 100)}</strong> ${statuses[trigger.status]}
+<span class="m">seen ${time(trigger.lastSeenAt, look)}${everyText(trigger, ", every ")}</span></div>${strip(trigger)}`,
       )
 }
 <p class="m">Each cell is a minute: <svg class="sw strip k2" viewBox="0 0 1 1" aria-hidden="true"><path class="k2" d="M0 0h1v1h-1z"/></svg>worked
@@ -188,7 +202,7 @@ ${
 }
 
 /** Cells of different heights, so that they are told apart without colour. */
-function strip({ minutes, name }: TriggerRow, i: number): Html {
+function strip({ minutes, name }: TriggerRow): Html {
   const paths = ["", "", ""];
   for (const [at, { woken, worked }] of minutes.entries()) {
     const kind = worked > 0 ? 2 : woken > 0 ? 1 : 0;
@@ -198,7 +212,7 @@ function strip({ minutes, name }: TriggerRow, i: number): Html {
   const woken = minutes.filter((minute) => minute.woken > 0).length;
   const worked = minutes.filter((minute) => minute.worked > 0).length;
   const label = `Woken in ${woken} of the last ${minutes.length} minutes, with work in ${worked}`;
-  return html`<svg class="strip" viewBox="0 0 ${Math.max(minutes.length, 1)} 18" preserveAspectRatio="none" role="img" aria-label="${visible(name)}: ${label}"><title>${label}</title>${paths.map((d, k) => html`<path class="k${k}" d="${d}"/>`)}</svg>${i < 0 ? "" : ""}`;
+  return html`<svg class="strip" viewBox="0 0 ${Math.max(minutes.length, 1)} 18" preserveAspectRatio="none" role="img" aria-label="${visible(name)}: ${label}"><title>${label}</title>${paths.map((d, k) => html`<path class="k${k}" d="${d}"/>`)}</svg>`;
 }
 
 function chartHead(context: PageContext, window: Window | null): Html {
@@ -256,12 +270,12 @@ function queues(core: Overview, context: PageContext, look: Look): Html {
           queue.pausedAt === null ? "" : html` <span class="warn">■ paused ${time(queue.pausedAt, look)}</span>`
         }`,
         cell(queue, "ready", look),
-        queue.oldestReadyMs === null ? nothing : duration(queue.oldestReadyMs),
+        queue.oldestReadyMs === null ? none : duration(queue.oldestReadyMs),
         html`${queue.running}${queue.max === null ? "" : html`<span class="m"> of ${queue.max}</span>`}`,
         cell(queue, "retrying", look),
         cell(queue, "dead", look),
         queue.donePerMinute.toLocaleString("en-US", { maximumFractionDigits: 1 }),
-        queue.lateMs.p95 === null ? nothing : duration(queue.lateMs.p95),
+        queue.lateMs.p95 === null ? none : duration(queue.lateMs.p95),
         ...(context.role === "operate"
           ? [
               queue.pausedAt === null

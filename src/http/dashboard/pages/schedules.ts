@@ -6,9 +6,8 @@ import type { ScheduleView } from "../../../model.ts";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
 import { unknownNames } from "../filters.ts";
-import { nothing } from "../format.ts";
 import { type Badges, keepOf, type Page } from "../layout.ts";
-import { actionLink, alertOf, type Html, type Look, text, time, unknownNote } from "../parts.ts";
+import { actionLink, alertOf, type Html, type Look, none, text, time, unknownNote } from "../parts.ts";
 import { hrefs } from "../routes.ts";
 import { table } from "../table.ts";
 
@@ -52,7 +51,7 @@ function schedulesTable(schedules: readonly ScheduleView[], context: PageContext
         schedule.pausedAt === null
           ? html`${nextFires(schedule).map((at, i) => html`${i === 0 ? "" : html`<br>`}${time(at, look)}`)}`
           : html`<span class="warn">■ paused ${time(schedule.pausedAt.toISOString(), look)}</span>`,
-        schedule.lastAt === null ? nothing : time(schedule.lastAt.toISOString(), look),
+        schedule.lastAt === null ? none : time(schedule.lastAt.toISOString(), look),
         catchUps[schedule.catchUp],
         ...(acts ? [actionsOf(schedule, context.here)] : []),
       ],
