@@ -3,7 +3,7 @@
 
 import type { ExecutionContext, Hono } from "hono";
 import type { Claimer } from "../claimer.ts";
-import { createApp } from "../http/app.ts";
+import { createApp, type DashboardOptions } from "../http/app.ts";
 import { answerError, cronError, deploymentFault, errorOf } from "../http/respond.ts";
 import type { InvocationReport, Trigger } from "../model.ts";
 import { consoleLog, type Log } from "../report.ts";
@@ -23,6 +23,8 @@ export type WorkerOptions<Env extends object> = DeploymentOptions & {
    * throw is answered and logged as everything else is.
    */
   readonly app?: (app: Hono<{ Bindings: Env }>, tools: AppTools<Env>) => void;
+  /** The pages at `/`, and how they show themselves. `false`: none. Closed until the operate or the read secret is set. */
+  readonly dashboard?: false | DashboardOptions;
 };
 
 /** What `scheduled` is given; a `ScheduledController` fits. */
@@ -103,7 +105,10 @@ interface Deployment<Env extends object> {
   readonly log: Log;
 }
 
-function deploy<Env extends object>({ app: addRoutes, ...options }: WorkerOptions<Env>, env: Env): Deployment<Env> {
+function deploy<Env extends object>(
+  { app: addRoutes, dashboard = {}, ...options }: WorkerOptions<Env>,
+  env: Env,
+): Deployment<Env> {
   const claimer = lazyClaimer(options, env, secretCommand);
   const log = options.log ?? consoleLog;
   const app = createApp<Env>({
@@ -111,6 +116,7 @@ function deploy<Env extends object>({ app: addRoutes, ...options }: WorkerOption
     secrets: secretsOf(env),
     log,
     secretCommand,
+    dashboard,
   });
   addRoutes?.(app, { env, claimer });
   return { app, claimer, log };

@@ -5,7 +5,7 @@ import type { Hono } from "hono";
 import type { Claimer } from "../claimer.ts";
 import { type Duration, parseDuration } from "../duration.ts";
 import { UsageError } from "../errors.ts";
-import { createApp } from "../http/app.ts";
+import { createApp, type DashboardOptions } from "../http/app.ts";
 import { answerError, deploymentFault } from "../http/respond.ts";
 import { consoleLog } from "../report.ts";
 import { type DeploymentOptions, lazyClaimer, secretsOf } from "./environment.ts";
@@ -25,6 +25,11 @@ export type HandlerOptions = DeploymentOptions & {
     app: Hono<{ Bindings: object }>,
     tools: { readonly env: VercelEnvironment; readonly claimer: () => Claimer },
   ) => void;
+  /**
+   * The pages at `/`, where a rewrite in vercel.json leads them here. `false`: none. Closed until the operate or the read
+   * secret is set.
+   */
+  readonly dashboard?: false | DashboardOptions;
 };
 
 export type WebHandler = (request: Request) => Promise<Response>;
@@ -66,13 +71,13 @@ export function createHandler(
 }
 
 function deploy(
-  { app: addRoutes, maxDuration, ...options }: HandlerOptions,
+  { app: addRoutes, maxDuration, dashboard = {}, ...options }: HandlerOptions,
   env: VercelEnvironment,
 ): Hono<{ Bindings: object }> {
   const budget = budgetWithin(maxDuration ?? "300s", options.budget);
   const claimer = lazyClaimer({ ...options, budget }, env, secretCommand);
   const log = options.log ?? consoleLog;
-  const app = createApp({ claimer, secrets: secretsOf(env), log, secretCommand });
+  const app = createApp({ claimer, secrets: secretsOf(env), log, secretCommand, dashboard });
   addRoutes?.(app, { env, claimer });
   return app;
 }

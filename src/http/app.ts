@@ -11,6 +11,7 @@ import { consoleLog, type Log } from "../report.ts";
 import { checkBearer, type Secrets } from "./auth.ts";
 import { maxBodyBytes as defaultMaxBodyBytes } from "./body.ts";
 import { contract } from "./contract.ts";
+import { createDashboard, type DashboardOptions } from "./dashboard/app.ts";
 import { mount, refuseOtherMethods } from "./mount.ts";
 import { openApiDocument } from "./openapi.ts";
 import { referenceHeaders, referencePage, referenceStyle } from "./reference.ts";
@@ -22,9 +23,10 @@ import { stateHandlers } from "./routes_state.ts";
 export type { Scope, Secrets } from "./auth.ts";
 export { secretNames } from "./auth.ts";
 export type { AppType } from "./contract.ts";
+export type { DashboardOptions } from "./dashboard/app.ts";
 export type { ErrorBody } from "./respond.ts";
 
-const optionKeys = ["claimer", "secrets", "maxBodyBytes", "log", "secretCommand"];
+const optionKeys = ["claimer", "secrets", "maxBodyBytes", "log", "secretCommand", "dashboard"];
 
 export interface AppOptions<Bindings extends object = object> {
   /**
@@ -38,6 +40,8 @@ export interface AppOptions<Bindings extends object = object> {
   readonly maxBodyBytes?: number;
   /** Gets one line for each answer of 500 and above. Default: JSON to the console. */
   readonly log?: Log;
+  /** The pages at `/`, and how they show themselves. `false`: none. Closed until the operate or the read secret is set. */
+  readonly dashboard?: false | DashboardOptions;
   /** The platform's command that sets a secret, for the answer that names a missing one. Default `"wrangler secret put"`. */
   readonly secretCommand?: string;
 }
@@ -77,6 +81,9 @@ export function createApp<Bindings extends object = object>(
   for (const address of ["/openapi.json", "/docs/api", "/docs/api.css"]) {
     refuseOtherMethods(app, address, "GET, HEAD, OPTIONS");
   }
+  const { secrets, secretCommand = "wrangler secret put", dashboard = {} } = options;
+  if (dashboard !== false)
+    app.route("/", createDashboard<Bindings>({ ...dashboard, claimer: options.claimer, secrets, log, secretCommand }));
   return app;
 
   function guard({ path, scopes }: Route): MiddlewareHandler {

@@ -59,7 +59,7 @@ export async function checkBearer(check: BearerCheck): Promise<UsageError | null
  * A secret that can be compared with, or null. White space around it is dropped, since `echo ... | wrangler secret put`
  * adds a newline that no header can carry. The words are what a missing value becomes when it is put into a string.
  */
-function usableSecret(value: string | undefined): string | null {
+export function usableSecret(value: string | undefined): string | null {
   const secret = value?.trim() ?? "";
   return secret === "" || secret === "undefined" || secret === "null" ? null : secret;
 }

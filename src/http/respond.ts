@@ -71,6 +71,12 @@ export function answerError(thrown: unknown, context: ErrorContext): Response {
   return Response.json(answer.body, { status: answer.status, headers: { ...safeHeaders, ...answer.headers } });
 }
 
+/** One line in the log for what was thrown, where the answer to it is no JSON. */
+export function logFailure(thrown: unknown, context: ErrorContext): void {
+  const { log, route } = context;
+  logSafely(log, { level: "error", event: "pgclaim.request", route, status: 503, ...detailsOf(thrown) });
+}
+
 /** The answer to a trigger: the report, and in front of it the error's shape (503) if the invocation ended in one. */
 export function answerInvocation(report: InvocationReport): Response {
   const shown = withoutInternals(report);

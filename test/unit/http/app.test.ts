@@ -123,7 +123,6 @@ describe("every route", () => {
   it("answers an address nobody has in the error's shape", async () => {
     const { app } = setup();
     for (const path of [
-      "/",
       "/api",
       "/api/jobs/",
       "/api/trigger/",
