@@ -4,7 +4,7 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { logIn, post, stage } from "../unit/http/dashboard/stage.ts";
-import { tryOut } from "./support.ts";
+import { timeFor, tryOut } from "./support.ts";
 
 const paths = [
   "/",
@@ -90,41 +90,53 @@ const value = fc.oneof(
 const fields = fc.array(fc.tuple(fc.oneof(fc.constantFrom(...names), value), value), { maxLength: 8 });
 
 describe("the dashboard under hostile requests", () => {
-  it("answers every address with a page that has no script but ours, and leads nowhere else", async () => {
-    const { app, calls } = stage();
-    const cookie = await logIn(app);
-    await tryOut({ usual: 300 }, fc.tuple(fc.constantFrom(...paths), fields), async ([path, query]) => {
-      const answer = await app.request(`${path}?${new URLSearchParams(query)}`, { headers: { cookie } });
-      const body = await answer.text();
-      expect(answer.status).toBeLessThan(500);
-      expect(body.match(/<script[^>]*>/g) ?? []).toHaveLength(answer.status === 303 ? 0 : 1);
-      const location = answer.headers.get("location");
-      if (location !== null) expect(new URL(location, "http://localhost").host).toBe("localhost");
-    });
-    expect(calls).toEqual([]);
-  });
+  it(
+    "answers every address with a page that has no script but ours, and leads nowhere else",
+    async () => {
+      const { app, calls } = stage();
+      const cookie = await logIn(app);
+      await tryOut({ usual: 300 }, fc.tuple(fc.constantFrom(...paths), fields), async ([path, query]) => {
+        const answer = await app.request(`${path}?${new URLSearchParams(query)}`, { headers: { cookie } });
+        const body = await answer.text();
+        expect(answer.status).toBeLessThan(500);
+        expect(body.match(/<script[^>]*>/g) ?? []).toHaveLength(answer.status === 303 ? 0 : 1);
+        const location = answer.headers.get("location");
+        if (location !== null) expect(new URL(location, "http://localhost").host).toBe("localhost");
+      });
+      expect(calls).toEqual([]);
+    },
+    timeFor(300),
+  );
 
-  it("does for a form of ours what it names, or says what is wrong with it", async () => {
-    const { app } = stage();
-    const cookie = await logIn(app);
-    await tryOut({ usual: 300 }, fields, async (form) => {
-      const answer = await app.request("/act", post(new URLSearchParams(form), cookie));
-      expect([303, 400]).toContain(answer.status);
-      const location = answer.headers.get("location");
-      if (location !== null) expect(new URL(location, "http://localhost").host).toBe("localhost");
-    });
-  });
+  it(
+    "does for a form of ours what it names, or says what is wrong with it",
+    async () => {
+      const { app } = stage();
+      const cookie = await logIn(app);
+      await tryOut({ usual: 300 }, fields, async (form) => {
+        const answer = await app.request("/act", post(new URLSearchParams(form), cookie));
+        expect([303, 400]).toContain(answer.status);
+        const location = answer.headers.get("location");
+        if (location !== null) expect(new URL(location, "http://localhost").host).toBe("localhost");
+      });
+    },
+    timeFor(300),
+  );
 
-  it("does nothing for whoever has no cookie", async () => {
-    const { app, calls } = stage();
-    const cookies = fc
-      .string({ unit: "grapheme-ascii", maxLength: 90 })
-      .map((text) => `__Host-pgclaim=operate.${text}`);
-    await tryOut({ usual: 300 }, fc.tuple(cookies, fields), async ([cookie, form]) => {
-      const answer = await app.request("/act", post(new URLSearchParams(form), cookie));
-      expect(answer.status).toBe(303);
-      expect(answer.headers.get("location")).toMatch(/^\/login/);
-    });
-    expect(calls).toEqual([]);
-  });
+  it(
+    "does nothing for whoever has no cookie",
+    async () => {
+      const { app, calls } = stage();
+      const cookies = fc
+        .string({ unit: "grapheme-ascii", maxLength: 90 })
+        .map((text) => `__Host-pgclaim=operate.${text}`);
+      await tryOut({ usual: 300 }, fc.tuple(cookies, fields), async ([cookie, form]) => {
+        const answer = await app.request("/act", post(new URLSearchParams(form), cookie));
+        expect(answer.status).toBe(303);
+        expect(answer.headers.get("location")).toMatch(/^\/login/);
+      });
+      expect(calls).toEqual([]);
+    },
+    timeFor(300),
+  );
 });
