@@ -10,7 +10,10 @@ as $$
     select q.name as queue, max(d.n) as n
     from known d
     cross join lateral jsonb_array_elements_text(
-      case jsonb_typeof(d.deployment -> 'queues') when 'array' then d.deployment -> 'queues' else '[]' end
+      -- One that names no queues serves those of its kinds.
+      case jsonb_typeof(d.deployment -> 'queues') when 'array' then d.deployment -> 'queues' else
+        jsonb_path_query_array(d.deployment, '$.kinds[*].queue')
+      end
     ) q(name)
     group by q.name
   )

@@ -31,6 +31,8 @@ export type FetchInit = {
   readonly method?: string;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: string | Uint8Array;
+  /** Default: followed, as fetch does. */
+  readonly redirect?: "follow" | "manual";
 };
 
 /** A whole answer: the body has been read. */

@@ -83,7 +83,7 @@ it("runs the README's telemetry and events: a failing job is told, and nothing b
   // The README's job calls a mail server that does not exist.
   writeFileSync(join(folder, "jobs.ts"), (blocks("ts")[0] ?? "").replace("https://mail.example", "http://127.0.0.1:1"));
   for (const [i, name] of ["traced", "watched"].entries())
-    writeFileSync(join(folder, `${name}.ts`), blocks("ts")[i + 3] ?? "");
+    writeFileSync(join(folder, `${name}.ts`), blocks("ts")[i + 4] ?? "");
   const { sendReceipt } = (await import(join(folder, "jobs.ts"))) as { sendReceipt: never };
   const { traced } = (await import(join(folder, "traced.ts"))) as { traced: Claimer };
   const { watched, failures } = (await import(join(folder, "watched.ts"))) as { watched: Claimer; failures: string[] };

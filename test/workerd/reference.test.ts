@@ -102,6 +102,29 @@ describe("the reference Worker", () => {
     expect(await world.locks()).toBe(0);
   });
 
+  it("serves its dashboard in workerd, over the database, to whoever logged in", async () => {
+    const world = await setup();
+    const worker = await startReference(world);
+    await endsWithin(soonMs, worker.cron(), "scheduled()");
+    expect((await worker.fetch("/jobs", { redirect: "manual" })).status).toBe(303);
+    const door = await worker.fetch("/login", {
+      method: "POST",
+      body: new URLSearchParams({ secret: secrets.PGCLAIM_READ_SECRET, back: "/jobs" }).toString(),
+      headers: {
+        "content-type": "application/x-www-form-urlencoded",
+        "sec-fetch-site": "same-origin",
+        origin: "http://worker.test",
+      },
+      redirect: "manual",
+    });
+    expect(door.status).toBe(303);
+    const cookie = door.headers.get("set-cookie")?.split(";")[0] ?? "";
+    for (const path of ["/", "/jobs", "/dead", "/keys", "/schedules", "/invocations", "/holders"]) {
+      const page = await worker.fetch(path, { headers: { cookie } });
+      expect([path, page.status, page.text.includes("database time")]).toEqual([path, 200, true]);
+    }
+  });
+
   it("takes a signed webhook once, and its event takes effect once", async () => {
     const world = await setup();
     const worker = await startReference(world);

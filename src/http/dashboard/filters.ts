@@ -80,7 +80,7 @@ const texts = [
 
 /** `orderId:42`, `payload.account.id:"7"` -> what the payload must contain; or what is wrong with it. */
 function payloadOf(text: string): Record<string, unknown> | string {
-  const match = /^(?:payload\.)?([^:\s]+):\s*(.+)$/.exec(text);
+  const match = /^(?:payload\.)?([^:\s]+):\s*([\s\S]+)$/.exec(text);
   if (match === null) return `payload is "${text}"; expected a path and a value, as orderId:42.`;
   const [, path = "", written = ""] = match;
   const value = jsonOrText(written);

@@ -78,6 +78,11 @@ export function hidden(query: Query): Html {
   )}`;
 }
 
+/** Nothing can be done to what has ended for good. */
+function canAct({ role, query: { state } }: PageContext): boolean {
+  return role === "operate" && state !== "done" && state !== "discarded" && state !== "cancelled";
+}
+
 /** The jobs of a page, with boxes where somebody may act on them. */
 export function jobTable(options: {
   readonly page: ListPage<JobRow>;
@@ -87,7 +92,7 @@ export function jobTable(options: {
   readonly empty: Part;
 }): Html {
   const { page, context, look, dead, empty } = options;
-  const acts = context.role === "operate";
+  const acts = canAct(context);
   const columns: Column[] = [
     ...(acts ? [{ label: "Select", quiet: true, lead: true }] : []),
     { label: "Job", lead: true },
@@ -166,7 +171,7 @@ export function bulkBar(options: {
   readonly dead: boolean;
 }): Html {
   const { context, filter, dead } = options;
-  if (context.role !== "operate") return html``;
+  if (!canAct(context)) return html``;
   const back = context.here;
   const all: Query = { ...filterQuery(filter), back };
   const button = (verb: string, label: string, danger = false) =>

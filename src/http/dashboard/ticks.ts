@@ -39,7 +39,13 @@ export function skipSentence({ reason, lock }: { readonly reason: SkipReason; re
   }
 }
 
-const looks = ["p0", "p1", "p2", "p3", "p4", "p5"] as const;
+const looks: Readonly<Record<string, string>> = {
+  wake: "p0",
+  connect: "p1",
+  claim: "p2",
+  fence: "p3",
+  run: "p4",
+};
 
 /** Phases of a tick one after another on one bar, with their lengths below. */
 export function phases(tick: TickRow): Html {
@@ -60,10 +66,10 @@ export function phases(tick: TickRow): Html {
   const total = known.reduce((sum, { ms }) => sum + ms, 0);
   if (total === 0) return html``;
   let at = 0;
-  const bars = known.map(({ name, ms }, i) => {
+  const bars = known.map(({ name, ms }) => {
     const x = at;
     at += (ms / total) * 1_000;
-    return { name, ms, look: looks[i] ?? "p0", x, width: Math.max((ms / total) * 1_000, 1) };
+    return { name, ms, look: looks[name] ?? "p5", x, width: Math.max((ms / total) * 1_000, 1) };
   });
   const sentence = known.map(({ name, ms }) => `${name} ${duration(ms)}`).join(", ");
   return html`<svg class="phases" viewBox="0 0 1000 14" preserveAspectRatio="none" role="img" aria-label="${sentence}"><title>${sentence}</title>${bars.map(

@@ -176,13 +176,16 @@ describe("overview", () => {
     await finish(session.client, session.tick, all(session.jobs, "done"));
   });
 
-  it("names kinds with waiting jobs that the newest deployment does not define", async () => {
+  it("names kinds with waiting jobs that the newest deployment of their queue does not define", async () => {
     const world = await install(KINDS);
     const inspector = await inspectorOf(world);
     await enqueueOne(world.sql, "a");
     await enqueueOne(world.sql, "other");
     expect((await inspector.overview()).unregistered).toEqual([]);
+    // It serves another queue than the one of "other", whose deployment stays in force beside it.
     await register(world.sql, [{ name: "a" }, { name: "new" }], "newer");
+    expect((await inspector.overview()).unregistered).toEqual([]);
+    await register(world.sql, [{ name: "a" }, { name: "else", queue: "other" }], "newest");
     expect((await inspector.overview()).unregistered).toEqual(["other"]);
     const kinds = Object.fromEntries((await inspector.kinds()).map((kind) => [kind.name, kind]));
     expect(kinds.a).toMatchObject({ registered: true, waiting: { n: 1, capped: false }, maxAttempts: 5, locks: [] });

@@ -187,7 +187,7 @@ describe("a record that cannot be written", () => {
 async function oldRecords(world: Installation): Promise<void> {
   await world.sql.query(`
     insert into pgclaim.action (job_id, at, verb, actor) values (1, now() - interval '91 days', 'retry', 'cli');
-    insert into pgclaim.request_key (key, digest, created_at) values ('old', 'x', now() - interval '25 hours');
+    insert into pgclaim.request_key (role_name, key, digest, created_at) values (current_user, 'old', 'x', now() - interval '25 hours');
     insert into pgclaim.trigger_minute (name, at) values ('old', now() - interval '3 days');
     insert into pgclaim.trigger_bump (name, at, worked) values ('old', now() - interval '3 days', false);
     insert into pgclaim.rollup (width, at, kind) values (1, now() - interval '3 days', 'old');

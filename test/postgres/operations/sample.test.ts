@@ -188,7 +188,7 @@ describe("records", () => {
           "89 days",
         ),
         rows(
-          "insert into pgclaim.request_key (key, digest, created_at) select md5(random()::text), 'x', $at from generate_series(1, 5) n",
+          "insert into pgclaim.request_key (role_name, key, digest, created_at) select current_user, md5(random()::text), 'x', $at from generate_series(1, 5) n",
           "1 day",
           "23 hours",
         ),

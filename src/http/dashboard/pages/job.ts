@@ -172,7 +172,9 @@ function locks(job: JobDetail, look: Look): Html {
   return table({
     caption: "What it needs, and who has it now",
     columns: [{ label: "Name", lead: true }, { label: "Class" }, { label: "Now" }],
-    rows: job.locks.map((lock) => ({ cells: [text(lock.name, 200), lock.class, holderText(lock, look)] })),
+    rows: job.locks.map((lock) => ({
+      cells: [text(lock.name, 200), html`<span class="k">${lock.class}</span>`, holderText(lock, look)],
+    })),
     empty: "",
   });
 }

@@ -7,7 +7,7 @@ import { type ChartSeries, chart } from "../chart.ts";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
 import { unknownNames } from "../filters.ts";
-import { about, clock, count, duration, many, visible } from "../format.ts";
+import { about, clock, count, duration, many, number, visible } from "../format.ts";
 import { type Badges, keepOf, type Page } from "../layout.ts";
 import {
   actionLink,
@@ -274,7 +274,7 @@ function queues(core: Overview, context: PageContext, look: Look): Html {
         html`${queue.running}${queue.max === null ? "" : html`<span class="m"> of ${queue.max}</span>`}`,
         cell(queue, "retrying", look),
         cell(queue, "dead", look),
-        queue.donePerMinute.toLocaleString("en-US", { maximumFractionDigits: 1 }),
+        number(queue.donePerMinute),
         queue.lateMs.p95 === null ? none : duration(queue.lateMs.p95),
         ...(context.role === "operate"
           ? [

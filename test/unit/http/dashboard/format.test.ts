@@ -8,6 +8,7 @@ import {
   duration,
   isZone,
   many,
+  number,
   relative,
   slack,
   visible,
@@ -66,6 +67,17 @@ describe("numbers", () => {
     expect(count({ n: 100_000, capped: true })).toBe("100,000+");
     expect(many({ n: 1, capped: true }, "job")).toBe("1+ jobs");
     expect([many(1, "job"), many(37, "job")]).toEqual(["1 job", "37 jobs"]);
+  });
+
+  it("sets thousands apart, and gives one decimal", () => {
+    expect([0, 999, 1_000, 1_234_567, 98.64, 1_200.04].map(number)).toEqual([
+      "0",
+      "999",
+      "1,000",
+      "1,234,567",
+      "98.6",
+      "1,200",
+    ]);
   });
 
   it("rounds what is only estimated", () => {
