@@ -153,6 +153,7 @@ async function start(options: Options): Promise<void> {
   signal.throwIfAborted();
   const base = `http://${HOST}:${options.port}`;
   console.log(`Worker    ${base}`);
+  console.log(`dashboard ${base}/  (log in with ${vars.PGCLAIM_OPERATE_SECRET})`);
   console.log(`
 enqueue:  curl -X POST ${base}/api/jobs -H 'authorization: Bearer ${vars.PGCLAIM_ENQUEUE_SECRET}' \\
             -H 'content-type: application/json' \\
