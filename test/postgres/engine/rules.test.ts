@@ -126,7 +126,7 @@ describe.each(transports)("rule 2 over %s", (transport) => {
     await eventually(async () => {
       expect(
         await world.value(
-          "select count(*)::integer from pg_locks where locktype = 'advisory' and not granted and objid = 4711",
+          "select count(*)::integer from pg_locks l join pg_database d on d.oid = l.database where l.locktype = 'advisory' and not l.granted and l.objid = 4711 and d.datname = current_database()",
         ),
       ).toBe(1);
     });
