@@ -411,7 +411,7 @@ export interface Inspector {
   job(id: JobId): Promise<JobDetail | null>;
   /** The whole payload as text. */
   payload(id: JobId): Promise<string | null>;
-  /** How many match, to 10,000, and the highest id among them: what a bulk action is frozen at. */
+  /** How many match, to 10,000, and what a bulk action is frozen at: the highest id among them, of all jobs where more match. */
   count(filter: JobFilter): Promise<Count & { readonly upTo: JobId | null; readonly searched: number | null }>;
   /** Over the newest 10,000 dead letters. */
   deadGroups(): Promise<{

@@ -112,10 +112,11 @@ export function startSpan({ tracer, trace, context }: Telemetry, guard: Guard, s
           ),
         );
   const own = span === null ? null : guard(() => span.spanContext());
+  const written = own === null ? null : guard(() => traceparent(own));
   const inside = span !== null && nests ? guard(() => trace.setSpan(outside ?? context.active(), span)) : null;
   return {
     context: own,
-    traceparent: own === null ? null : traceparent(own),
+    traceparent: written,
     inside,
     around(work) {
       if (inside === null || context === undefined) return work();
@@ -124,7 +125,9 @@ export function startSpan({ tracer, trace, context }: Telemetry, guard: Guard, s
         called ??= { answer: work() };
         return called.answer;
       };
-      guard(() => context.with(inside, once));
+      const passed = guard(() => context.with(inside, once));
+      // A promise of its own is nobody's to wait for, and its rejection must not end the process.
+      if (passed instanceof Promise) passed.catch(() => {});
       return once();
     },
     end(at, attributes, code) {

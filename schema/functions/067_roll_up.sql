@@ -210,8 +210,8 @@ begin
   get diagnostics n = row_count;
   pruned := pruned + n;
   delete from pgclaim.request_key r
-  where r.key in (
-    select o.key from pgclaim.request_key o where o.created_at < clock - interval '1 day' limit slice for update skip locked
+  where (r.role_name, r.key) in (
+    select o.role_name, o.key from pgclaim.request_key o where o.created_at < clock - interval '1 day' limit slice for update skip locked
   );
   get diagnostics n = row_count;
   return pruned + n;

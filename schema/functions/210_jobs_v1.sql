@@ -24,7 +24,8 @@ begin
   );
 end $$;
 
--- How many jobs a filter means, counted to 10,000, and the highest id among those: what a change of many is frozen at.
+-- How many jobs a filter means, counted to 10,000, and the id that a change of many is frozen at: the highest among those, or, where it
+-- stopped, of all jobs, because those it did not come to may have higher ones.
 -- Argument: as jobs_v1's, without its limit; "cap"?: 1 .. 10,000 (10,000).
 -- Answers:  {"n": integer, "capped": boolean, "upTo": id | null, "searched": integer | null}
 -- Locks:    none. Reads only. Raises: PC003. Index: see find_jobs.
@@ -40,7 +41,14 @@ begin
   return jsonb_build_object(
     'n', cardinality(f.ids),
     'capped', f.next is not null,
-    'upTo', (select max(u.id)::text from unnest(f.ids) u(id)),
+    'upTo', (
+      select max(m.id)::text
+      from (
+        select max(u.id) as id from unnest(f.ids) u(id)
+        union all
+        (select j.id from pgclaim.job j where f.next is not null and not f.finished order by j.id desc limit 1)
+      ) m
+    ),
     'searched', f.searched
   );
 end $$;

@@ -14,7 +14,7 @@ export const maxBodyBytes = 1_500_000;
  * Errors: PGCLAIM_BODY_TOO_LARGE (413), PGCLAIM_INVALID_REQUEST (415 for another type or coding, else 400).
  */
 export async function readJson(request: Request, limit: number): Promise<unknown> {
-  const bytes = await readBytes(request, limit);
+  const bytes = await readBytes(request, limit, assertJsonType);
   if (bytes === null) return undefined;
   let text: string;
   try {
@@ -30,7 +30,21 @@ export async function readJson(request: Request, limit: number): Promise<unknown
   }
 }
 
-async function readBytes(request: Request, limit: number): Promise<Uint8Array | null> {
+/** Reads a form's text, its type checked by the caller; null where it is longer than `limit` bytes, or ends early. */
+export async function readForm(request: Request, limit: number): Promise<string | null> {
+  try {
+    return new TextDecoder().decode((await readBytes(request, limit, () => {})) ?? undefined);
+  } catch (error) {
+    if (error instanceof UsageError) return null;
+    throw error;
+  }
+}
+
+async function readBytes(
+  request: Request,
+  limit: number,
+  assertType: (headers: Headers) => void,
+): Promise<Uint8Array | null> {
   if (request.body === null || request.headers.get("content-length") === "0") return null;
   const reader = request.body.getReader();
   const chunks: Uint8Array[] = [];
@@ -43,7 +57,7 @@ async function readBytes(request: Request, limit: number): Promise<Uint8Array | 
       });
       if (done) break;
       // An empty body may have any type: `curl -d ''` says it is a form.
-      if (size === 0 && value.length > 0) assertJsonType(request.headers);
+      if (size === 0 && value.length > 0) assertType(request.headers);
       size += value.length;
       if (size > limit) throw tooLarge(limit);
       chunks.push(value);

@@ -165,7 +165,9 @@ const filterOf = <const T extends readonly [string, ...string[]]>(states: T, exa
 const bulk = {
   upTo: jobId
     .optional()
-    .describe("The highest id that is touched, of an earlier answer. Not given: the highest that matches now."),
+    .describe(
+      "The highest id that is touched, of an earlier answer. Not given: the highest that matches now, or of all jobs where over 10,000 match.",
+    ),
   cursor: cursor.optional().describe("Of an earlier answer with `more`."),
 };
 const deadFilter = filterOf(["dead"], '{"state": "dead"} is every dead letter');

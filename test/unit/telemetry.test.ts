@@ -157,6 +157,35 @@ describe("a job's span", () => {
     expect(jobs.map((span) => span.parentSpanContext?.spanId)).toEqual(jobs.map(() => ticks?.spanContext().spanId));
     expect(jobs).toHaveLength(3);
   });
+
+  it("of a tracer that answers nothing leaves the job alone", async () => {
+    const nothing = (() => undefined) as never;
+    const span = { spanContext: nothing, setAttributes: nothing, setStatus: nothing, end: nothing };
+    for (const tracer of [{ startSpan: nothing }, { startSpan: () => span }, { startSpan: () => ({}) as never }]) {
+      const { tick } = observe({ tracer });
+      const job = tick.job(grant({ trace: remote }));
+      expect(job.trace).toBe(remote);
+      expect(await job.around(async () => 1)).toBe(1);
+      tick.ended({ ...emptyReport, jobs: [{ jobId: "7", attempt: 1, kind: "report", result: "done" }] });
+    }
+  });
+
+  it("of a context manager that answers a promise of its own leaves nothing unhandled", async () => {
+    const { telemetry } = openTelemetry();
+    const unhandled: unknown[] = [];
+    const listen = (reason: unknown) => unhandled.push(reason);
+    process.on("unhandledRejection", listen);
+    try {
+      const own = { active: () => context.active(), with: async (_: unknown, run: () => unknown) => await run() };
+      const { tick } = observe({ ...telemetry, context: own });
+      const boom = new Error("the handler's own");
+      await expect(tick.job(grant()).around(() => Promise.reject(boom))).rejects.toBe(boom);
+      await new Promise((resolve) => setImmediate(resolve));
+      expect(unhandled).toEqual([]);
+    } finally {
+      process.removeListener("unhandledRejection", listen);
+    }
+  });
 });
 
 describe("who enqueues", () => {

@@ -8,6 +8,7 @@ import { html } from "hono/html";
 import { assertJobId, type Claimer } from "../../claimer.ts";
 import { systemClock } from "../../clock.ts";
 import { UsageError } from "../../errors.ts";
+import { readForm } from "../body.ts";
 import { logFailure } from "../respond.ts";
 import { assets } from "./assets.ts";
 import { type DashboardDependencies, type PageContext, readDashboardOptions, type Theme } from "./context.ts";
@@ -299,10 +300,10 @@ function queryOf(values: URLSearchParams): Query {
   return query;
 }
 
-/** A form's fields, or null for any other body: hono/csrf looks at forms only, so nothing else may act. */
+/** A form's fields, or null for any other body: hono/csrf looks at forms only, so nothing else may act. Nor may one too long. */
 async function formOf(c: Context): Promise<URLSearchParams | null> {
   const type = c.req.header("content-type") ?? "";
   if (!/^application\/x-www-form-urlencoded\b/i.test(type)) return null;
-  const text = await c.req.text();
-  return text.length > maxFormBytes ? null : new URLSearchParams(text);
+  const text = await readForm(c.req.raw, maxFormBytes);
+  return text === null ? null : new URLSearchParams(text);
 }

@@ -18,7 +18,7 @@ import {
   sqlState,
   the,
 } from "../sql/support.ts";
-import { actions, bulk, bulkAll } from "./acting.ts";
+import { actions, ask, bulk, bulkAll } from "./acting.ts";
 
 const dead = { state: "dead" };
 
@@ -72,6 +72,19 @@ describe("a slice", () => {
     });
     expect(await world.rows("select id from pgclaim.job")).toEqual([{ id: fresh }]);
     expect(await world.value("select count(*)::integer from pgclaim.history where outcome = 'discarded'")).toBe(3);
+  });
+
+  it("reaches all that matched, where they are too many to be counted", async () => {
+    const world = await install();
+    const old = await bury(world.sql, 5);
+    // The lowest id died last, so the highest ones are not among those that are counted.
+    await world.sql.query("update pgclaim.job set dead_at = now() - id * interval '1 s'");
+    const counted = await ask<{ n: number; upTo: string }>(world.sql, "count_jobs_v1", { ...dead, cap: 2 });
+    const [fresh] = (await bury(world.sql, 1)) as [string];
+    expect(await bulkAll(world.sql, { verb: "discard", filter: dead, upTo: counted.upTo })).toMatchObject({
+      changed: old.length,
+    });
+    expect(await world.rows("select id from pgclaim.job")).toEqual([{ id: fresh }]);
   });
 
   it("spreads the retries evenly, and records when each is due", async () => {

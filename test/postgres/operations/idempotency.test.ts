@@ -140,6 +140,18 @@ describe("enqueue_once_v1", () => {
     expect(await sqlState(once(world.sql))).toBe("PC001");
   });
 
+  it("forgets a key of a day ago, and not the same key of another role", async () => {
+    const world = await install();
+    await once(world.sql);
+    await world.sql.query(
+      `insert into pgclaim.request_key (role_name, key, digest, created_at)
+       values ('somebody', 'k', 'd', now() - interval '2 days'), ('somebody', 'l', 'd', now() - interval '2 days')`,
+    );
+    expect(await world.value("select pgclaim.prune_records(100)")).toBe(2);
+    expect(await once(world.sql)).toMatchObject({ type: "enqueued", repeated: true });
+    expect(await stored(world)).toBe(1);
+  });
+
   it("is for a role that may do nothing but enqueue, whose keys are nobody else's", async () => {
     const world = await install();
     const [mine, theirs] = [(await roleOf(world, "enqueue")).client, (await roleOf(world, "enqueue")).client];

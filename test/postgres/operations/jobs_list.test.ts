@@ -299,14 +299,14 @@ describe("jobs", () => {
     expect(await read(world, "count_jobs_v1", { payload: { k: 1 }, look: 5 })).toEqual({
       n: 2,
       capped: true,
-      upTo: ids[5],
+      upTo: ids[8],
       searched: 5,
     });
     // An answer that is complete says nothing of the search.
     expect((await read<Page<JobRow>>(world, "jobs_v1", { payload: { k: 1 }, look: 9 })).searched).toBeNull();
   });
 
-  it("counts to a cap, and names the highest id among those it counted", async () => {
+  it("counts to a cap, and names the highest id among those it counted, or of all where it stopped", async () => {
     const world = await install(KINDS);
     const inspector = await inspectorOf(world);
     const ids = await enqueue(world.sql, 5);
@@ -314,7 +314,7 @@ describe("jobs", () => {
     expect(await read(world, "count_jobs_v1", { state: "ready", cap: 3 })).toEqual({
       n: 3,
       capped: true,
-      upTo: ids[2],
+      upTo: ids[4],
       searched: null,
     });
     expect(await inspector.count({ state: "dead" })).toEqual({ n: 0, capped: false, upTo: null, searched: null });

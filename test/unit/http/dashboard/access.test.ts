@@ -107,6 +107,25 @@ describe("a form", () => {
     expect(on.calls).toEqual([]);
   });
 
+  it("is read no further than a form can be long", async () => {
+    const on = stage();
+    let sent = 0;
+    const endless = new ReadableStream<Uint8Array>({
+      pull(controller) {
+        sent += 65_536;
+        if (sent > 10_000_000) controller.close();
+        else controller.enqueue(new Uint8Array(65_536).fill(97));
+      },
+    });
+    const answer = await on.app.request("/login", {
+      ...post({}, undefined, { "content-type": "application/x-www-form-urlencoded" }),
+      body: endless,
+      duplex: "half",
+    } as RequestInit);
+    expect(answer.status).toBe(401);
+    expect(sent).toBeLessThan(500_000);
+  });
+
   it("of ours acts, and leads back to the view it came from with what it did", async () => {
     const on = stage();
     const answer = await on.app.request("/act", post(discard, await logIn(on.app)));
