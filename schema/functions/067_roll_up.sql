@@ -153,7 +153,7 @@ begin
 end $$;
 
 -- Deletes what is old of these records, a bounded slice of each table: minutes after two days, hours after 90 days, what was
--- done by hand after 90 days, answers to an Idempotency-Key after a day.
+-- done by hand after 90 days, triggers that have not come for 30, answers to an Idempotency-Key after a day.
 -- Answers: how many rows. Locks: one at a time, by a lock that is only tried; rows of others are left alone.
 -- Index: rollup_pkey, tick_rollup_pkey, trigger_minute_at, action_at, request_key_created; see prune for the clock.
 create or replace function pgclaim.prune_records(slice integer)
@@ -195,6 +195,13 @@ begin
   delete from pgclaim.trigger_minute m
   where (m.name, m.at) in (
     select o.name, o.at from pgclaim.trigger_minute o where o.at < clock - interval '2 days' limit slice for update skip locked
+  );
+  get diagnostics n = row_count;
+  pruned := pruned + n;
+  -- A cron that somebody took away, or it would be silent for ever, and one of two hundred.
+  delete from pgclaim.trigger t
+  where t.name in (
+    select o.name from pgclaim.trigger o where o.last_seen_at < clock - interval '30 days' limit slice for update skip locked
   );
   get diagnostics n = row_count;
   pruned := pruned + n;

@@ -55,9 +55,9 @@ begin
     execute format('grant select, update, delete on pgclaim.job to %I', role_name);
     execute format('grant select, insert, update, delete on pgclaim.attempt, pgclaim.tick to %I', role_name);
     execute format('grant select, insert, delete on pgclaim.history to %I', role_name);
-    execute format('grant select, insert, update on pgclaim.trigger, pgclaim.housekeeping to %I', role_name);
+    execute format('grant select, insert, update on pgclaim.housekeeping to %I', role_name);
     execute format('grant select, insert, update, delete on
-      pgclaim.trigger_minute, pgclaim.trigger_bump, pgclaim.rollup, pgclaim.tick_rollup, pgclaim.depth to %I', role_name);
+      pgclaim.trigger, pgclaim.trigger_minute, pgclaim.trigger_bump, pgclaim.rollup, pgclaim.tick_rollup, pgclaim.depth to %I', role_name);
     execute format('grant select, update, delete on pgclaim.action, pgclaim.request_key to %I', role_name);
   elsif scope = 'operate' then
     execute format('grant execute on function

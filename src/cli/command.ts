@@ -36,7 +36,7 @@ interface GlobalOptions {
   readonly json?: boolean;
   readonly schema?: string;
   readonly databaseUrlEnv?: string;
-  readonly envFile?: string;
+  readonly env?: string;
   readonly databaseUrl?: string;
 }
 
@@ -82,7 +82,7 @@ export class Runner {
   }
 
   #context(options: GlobalOptions, out: Output): Context {
-    const env = withEnvFile(this.#io.env, options.envFile);
+    const env = withEnvFile(this.#io.env, options.env);
     const schema = options.schema ?? (env.PGCLAIM_SCHEMA || "pgclaim");
     const urlName = options.databaseUrlEnv ?? "DATABASE_URL";
     const url = () => databaseUrl(env, urlName);

@@ -33,9 +33,9 @@ export function withEnvFile(env: Env, file: string | undefined): Env {
   try {
     return { ...parseEnv(readFileSync(file, "utf8")), ...env };
   } catch (cause) {
-    throw new UsageError("PGCLAIM_INVALID_OPTION", `--env-file: the file "${file}" cannot be read.`, {
+    throw new UsageError("PGCLAIM_INVALID_OPTION", `--env: the file "${file}" cannot be read.`, {
       cause,
-      path: "env-file",
+      path: "env",
     });
   }
 }
@@ -47,7 +47,7 @@ export function databaseUrl(env: Env, name: string): string {
   if (fault === null) return value;
   throw new UsageError(
     "PGCLAIM_INVALID_DATABASE_URL",
-    `${name} ${fault}; expected postgresql://user:password@host:5432/database. Set it in the environment, or name a file that has it: --env-file .env`,
+    `${name} ${fault}; expected postgresql://user:password@host:5432/database. Set it in the environment, or name a file that has it: --env .env`,
   );
 }
 

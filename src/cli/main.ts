@@ -51,7 +51,7 @@ function programOf(runner: Runner, io: Io): Command {
     .option("--json", "print JSON: one object, and of a list one a line")
     .option("--schema <name>", "the installation's schema (PGCLAIM_SCHEMA; default: pgclaim)")
     .option("--database-url-env <variable>", "the variable that has the database's address (default: DATABASE_URL)")
-    .option("--env-file <path>", "read variables from this file; the environment wins")
+    .option("--env <path>", "read variables from this file; the environment wins")
     // Known only to be refused with a reason, and not repeated: it has a password in it.
     .addOption(new Option("--database-url <address>").hideHelp())
     .exitOverride()

@@ -35,7 +35,7 @@ async function trigger(context: Context, options: TriggerOptions): Promise<ExitC
   if (secret === "")
     throw new Refusal(
       exitCodes.usage,
-      "PGCLAIM_TRIGGER_SECRET is not set. Set it in the environment, or name a file that has it: --env-file .dev.vars",
+      "PGCLAIM_TRIGGER_SECRET is not set. Set it in the environment, or name a file that has it: --env .dev.vars",
     );
   const response = await post(new URL("/api/trigger", base), secret, {
     ...(options.queue === undefined ? {} : { queues: options.queue }),

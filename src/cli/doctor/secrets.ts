@@ -20,7 +20,7 @@ export function secrets(env: Env): Finding {
   });
   const facts = { given: given.map(({ name }) => name) };
   if (given.length === 0)
-    return ok("secrets", "none in this environment, so none was judged; --env-file names a file that has them", {
+    return ok("secrets", "none in this environment, so none was judged; --env names a file that has them", {
       facts,
     });
   const faults = given.flatMap(({ name, value }) => {

@@ -183,6 +183,11 @@ describe("records", () => {
           "47 hours",
         ),
         rows(
+          "insert into pgclaim.trigger (name, type, last_seen_at) select md5(random()::text), 'cron', $at from generate_series(1, 5) n",
+          "30 days",
+          "29 days",
+        ),
+        rows(
           "insert into pgclaim.action (job_id, at, verb, actor) select n, $at, 'retry', 'cli' from generate_series(1, 5) n",
           "90 days",
           "89 days",
@@ -200,18 +205,19 @@ describe("records", () => {
         select 'rollup ' || width as name, count(*)::integer as n from pgclaim.rollup group by 1
         union all select 'tick_rollup ' || width, count(*)::integer from pgclaim.tick_rollup group by 1
         union all select 'trigger_minute', count(*)::integer from pgclaim.trigger_minute where name = 'x'
+        union all select 'trigger', count(*)::integer from pgclaim.trigger where name <> 'manual'
         union all select 'action', count(*)::integer from pgclaim.action
         union all select 'request_key', count(*)::integer from pgclaim.request_key
         order by 1`);
-    expect(await recordingWake(world.sql, { pruneSlice: 3 })).toMatchObject({ pruned: 7 * 3, faults: [] });
-    expect((await left()).filter(({ name }) => !name.endsWith(" 0")).map(({ n }) => n)).toEqual(Array(7).fill(7));
+    expect(await recordingWake(world.sql, { pruneSlice: 3 })).toMatchObject({ pruned: 8 * 3, faults: [] });
+    expect((await left()).filter(({ name }) => !name.endsWith(" 0")).map(({ n }) => n)).toEqual(Array(8).fill(7));
     expect((await recordingWake(world.sql)).pruned).toBe(0); // not its turn
     await world.sql.query(
       "update pgclaim.housekeeping set ran_at = ran_at - interval '20 seconds' where step = 'roll up'",
     );
-    expect((await recordingWake(world.sql)).pruned).toBe(7 * 2);
+    expect((await recordingWake(world.sql)).pruned).toBe(8 * 2);
     const kept = await left();
-    expect(kept.filter(({ name }) => !name.endsWith(" 0")).map(({ n }) => n)).toEqual(Array(7).fill(5));
+    expect(kept.filter(({ name }) => !name.endsWith(" 0")).map(({ n }) => n)).toEqual(Array(8).fill(5));
     expect(kept.filter(({ name }) => name.endsWith(" 0")).map(({ n }) => n)).toEqual([1, 1]);
   });
 });

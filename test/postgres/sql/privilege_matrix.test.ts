@@ -37,7 +37,7 @@ const relations: Readonly<Record<string, Partial<Record<Scope, string>>>> = {
   schema_functions: {},
   tick: { run: "delete insert select update", operate: "select" },
   tick_rollup: { run: "delete insert select update", operate: "select" },
-  trigger: { run: "insert select update", operate: "select" },
+  trigger: { run: "delete insert select update", operate: "select" },
   trigger_bump: { run: "delete insert select update" },
   trigger_minute: { run: "delete insert select update", operate: "select" },
   unique_key: { run: "delete select update", operate: "delete select update" },
