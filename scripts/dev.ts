@@ -159,6 +159,7 @@ enqueue:  curl -X POST ${base}/api/jobs -H 'authorization: Bearer ${vars.PGCLAIM
             -H 'content-type: application/json' \\
             -d '{"kind":"report.transaction","payload":{"transactionId":"t-1","account":"a-1","amount":"9.95"}}'
 trigger:  curl -X POST ${base}/api/trigger -H 'authorization: Bearer ${vars.PGCLAIM_TRIGGER_SECRET}'
+look:     npx pgclaim --env ${path.relative(process.cwd(), VARS_FILE)} jobs list      (after npm run build; also doctor, watch, ...)
 `);
   startTicking(options, base);
 }

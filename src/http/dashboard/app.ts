@@ -1,7 +1,7 @@
 // The dashboard as a Hono app: who may look, which page, and the answer with its headers. Each route is registered by its own
 // path, since middleware of a mounted app would reach every route of the one it is mounted in.
 
-import { type Context, Hono } from "hono";
+import { type Context, Hono, type MiddlewareHandler } from "hono";
 import { getCookie, setCookie } from "hono/cookie";
 import { csrf } from "hono/csrf";
 import { html } from "hono/html";
@@ -44,6 +44,27 @@ const pageHeaders = {
   "referrer-policy": "same-origin",
   "x-content-type-options": "nosniff",
 } as const;
+
+/** The same check, which throws before anything behind it runs; the bare word it answers helps nobody. */
+function sayingWhy(check: MiddlewareHandler): MiddlewareHandler {
+  return async (c, next) => {
+    let passed = false;
+    try {
+      return await check(c, () => {
+        passed = true;
+        return next();
+      });
+    } catch (error) {
+      if (passed) throw error;
+      return c.text(
+        "This form did not come from one of these pages: expected an Origin of this host and Sec-Fetch-Site: same-origin.\n" +
+          "Load the page again. Where a proxy stands before it, let it keep Host, Origin and Sec-Fetch-Site.\n",
+        403,
+        pageHeaders,
+      );
+    }
+  };
+}
 
 /** Bytes of a form: 50 ids and a filter are far below. */
 const maxFormBytes = 100_000;
@@ -92,8 +113,8 @@ export function createDashboard<Bindings extends object = object>(
   });
   for (const route of ["/login", "/logout", "/act"]) {
     // Both must say so: a browser that sends one of them only is none that this page was made for.
-    app.post(route, csrf({ origin: isOwnHost, secFetchSite: () => false }));
-    app.post(route, csrf({ origin: () => false, secFetchSite: "same-origin" }));
+    app.post(route, sayingWhy(csrf({ origin: isOwnHost, secFetchSite: () => false })));
+    app.post(route, sayingWhy(csrf({ origin: () => false, secFetchSite: "same-origin" })));
   }
   app.post("/login", login);
   app.post("/logout", (c) => {

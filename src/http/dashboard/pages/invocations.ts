@@ -215,7 +215,7 @@ ${table({
     { label: "Kind", name: true },
     { label: "Attempt", numeric: true },
     { label: "Outcome", lead: true },
-    { label: "Ran", numeric: true },
+    { label: "Open for", numeric: true },
     { label: "Error", grow: true },
   ],
   rows: tick.jobs.map((job) => ({

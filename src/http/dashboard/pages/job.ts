@@ -157,7 +157,7 @@ function history(job: JobDetail, look: Look): Html {
       { label: "Attempt", lead: true },
       { label: "Started" },
       { label: "Invocation" },
-      { label: "Ran", numeric: true },
+      { label: "Open for", numeric: true },
       { label: "Outcome", lead: true },
       { label: "Fence token", wide: true },
       { label: "Error", grow: true },

@@ -2,7 +2,7 @@
 
 import { html } from "hono/html";
 import { nextAfter, parseRule } from "../../../cron.ts";
-import type { Overview, QueueRow, Series, TriggerRow } from "../../../inspection.ts";
+import type { Count, Overview, QueueRow, Series, TriggerRow } from "../../../inspection.ts";
 import { type ChartSeries, chart } from "../chart.ts";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
@@ -137,21 +137,23 @@ function tile(name: string, value: Html, below: Part): Html {
 
 function depth(core: Overview, look: Look): Html {
   const big = (shown: string, href: string, tone: string) =>
-    html`<a class="big ${shown === "0" ? "" : tone}" href="${href}">${shown}</a>`;
+    html`<a class="big ${shown === "0" || shown === "–" ? "" : tone}" href="${href}">${shown}</a>`;
   const { ready, scheduled, retrying, blocked } = core.depth;
+  // What was never counted is not none.
+  const sampled = (n: Count) => (core.sampledAt === null ? "–" : count(n));
   const to = (state: Parameters<typeof filterQuery>[0]["state"]) =>
     hrefs.jobs({ ...(state ? { state } : {}) }, look.keep);
   return html`<ul class="tiles">
-${tile("Ready", big(count(ready), to("ready"), "s-ready"), core.oldestReadyMs === null ? "none waits now" : `oldest ${duration(core.oldestReadyMs)}`)}
+${tile("Ready", big(sampled(ready), to("ready"), "s-ready"), core.oldestReadyMs === null ? "none waits now" : `oldest ${duration(core.oldestReadyMs)}`)}
 ${tile("Running", big(count({ n: core.running, capped: false }), to("running"), "s-running"), core.longestRunMs === null ? "none now" : `longest ${duration(core.longestRunMs)}`)}
-${tile("Retrying", big(count(retrying), to("retrying"), "s-retrying"), "after a failure")}
-${tile("Scheduled", big(count(scheduled), to("scheduled"), ""), core.nextDueAt === null ? "none to come" : html`next due ${time(core.nextDueAt, look)}`)}
-${tile("Blocked", big(count(blocked), to("blocked"), ""), "behind their key")}
+${tile("Retrying", big(sampled(retrying), to("retrying"), "s-retrying"), "after a failure")}
+${tile("Scheduled", big(sampled(scheduled), to("scheduled"), ""), core.nextDueAt === null ? "none to come" : html`next due ${time(core.nextDueAt, look)}`)}
+${tile("Blocked", big(sampled(blocked), to("blocked"), ""), "behind their key")}
 ${tile("Dead", big(count(core.dead), hrefs.dead({}, look.keep), "s-dead"), core.newestDeadAt === null ? "no dead letters" : html`newest ${time(core.newestDeadAt, look)}`)}
 </ul>
 <p class="m">${
     core.sampledAt === null
-      ? "Ready, retrying, scheduled and blocked were not counted yet: the next trigger counts them."
+      ? "Ready, retrying, scheduled and blocked were not counted yet: triggers count them, once a minute."
       : html`Ready, retrying, scheduled and blocked as of ${clock(core.sampledAt, look.zone)}; the rest is live.`
   } Rows of history: ${about(core.historyRows)}.</p>`;
 }
@@ -269,11 +271,11 @@ function queues(core: Overview, context: PageContext, look: Look): Html {
         html`<a href="${hrefs.jobs({ queue: queue.name }, look.keep)}">${text(queue.name, 80)}</a>${
           queue.pausedAt === null ? "" : html` <span class="warn">■ paused ${time(queue.pausedAt, look)}</span>`
         }`,
-        cell(queue, "ready", look),
+        core.sampledAt === null ? none : cell(queue, "ready", look),
         queue.oldestReadyMs === null ? none : duration(queue.oldestReadyMs),
         html`${queue.running}${queue.max === null ? "" : html`<span class="m"> of ${queue.max}</span>`}`,
-        cell(queue, "retrying", look),
-        cell(queue, "dead", look),
+        core.sampledAt === null ? none : cell(queue, "retrying", look),
+        core.sampledAt === null ? none : cell(queue, "dead", look),
         number(queue.donePerMinute),
         queue.lateMs.p95 === null ? none : duration(queue.lateMs.p95),
         ...(context.role === "operate"

@@ -59,7 +59,11 @@ describe("the door", () => {
     const open = stage({ app: { dashboard: { login: "none" }, secrets: {} } });
     expect((await open.app.request("/")).status).toBe(200);
     expect((await open.app.request("/act", post(discard))).status).toBe(303);
-    expect((await open.app.request("/act", post(discard, "", { origin: "https://evil.example" }))).status).toBe(403);
+    const foreign = await open.app.request("/act", post(discard, "", { origin: "https://evil.example" }));
+    expect([foreign.status, await foreign.text()]).toEqual([
+      403,
+      expect.stringContaining("Sec-Fetch-Site: same-origin"),
+    ]);
     const none = stage({ app: { dashboard: false } });
     expect((await none.app.request("/")).status).toBe(404);
   });
