@@ -13,10 +13,10 @@ const stateStyles: Readonly<Partial<Record<ListState, Style>>> = {
 };
 
 export function jobTitles(state: ListState | undefined): readonly string[] {
-  if (state === "dead") return ["job", "kind", "died", "reason", "attempts", "key", "error"];
+  if (state === "dead") return ["job", "kind", "died", "reason", "failed", "key", "error"];
   if (state === "done" || state === "discarded" || state === "cancelled")
-    return ["job", "kind", "queue", "ended", "attempts", "error"];
-  return ["job", "kind", "queue", "state", "attempt", "due", "slack", "why not running"];
+    return ["job", "kind", "queue", "ended", "failed", "error"];
+  return ["job", "kind", "queue", "state", "failed", "due", "slack", "why not running"];
 }
 
 export function jobRow(job: JobRow, now: string, state: ListState | undefined): readonly (string | Cell)[] {

@@ -99,7 +99,7 @@ export function jobTable(options: {
     ...(dead ? [] : [{ label: "State", lead: true }]),
     { label: "Kind", name: true },
     { label: "Queue", wide: true },
-    { label: "Attempt", numeric: true },
+    { label: "Failed", numeric: true },
     ...(dead
       ? [{ label: "Died" }, { label: "Reason" }, { label: "Ordering key" }]
       : [{ label: "Due" }, { label: "Slack", lead: true }, { label: "Why not running" }]),
@@ -117,7 +117,8 @@ function rowOf(
   job: JobRow,
   { context, look, dead, acts }: { context: PageContext; look: Look; dead: boolean; acts: boolean },
 ): Row {
-  const attempt = html`${job.attempt}${job.maxAttempts === null ? "" : html`<span class="m"> of ${job.maxAttempts}</span>`}`;
+  // Failures, not the number of the last attempt: what was handed back or given anew by a retry uses none up.
+  const attempt = html`${job.failures}${job.maxAttempts === null ? "" : html`<span class="m"> of ${job.maxAttempts}</span>`}`;
   const kind = text(job.kind, 80);
   const rest: Part[] = dead
     ? [time(job.endedAt, look), reasonText(job.deadReason), text(job.orderingKey, 60)]

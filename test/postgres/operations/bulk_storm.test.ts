@@ -3,8 +3,19 @@
 
 import { expect, it } from "vitest";
 import { draws, pick } from "../../../scripts/world/draws.ts";
+import { eventually } from "../../support/gate.ts";
 import { claimLine, installOrdered, type KeyedKind } from "../order/support.ts";
-import { alter, type Db, type FinishJob, fence, finish, type Installation, policy, wake } from "../sql/support.ts";
+import {
+  alter,
+  type Db,
+  enqueueOne,
+  type FinishJob,
+  fence,
+  finish,
+  type Installation,
+  policy,
+  wake,
+} from "../sql/support.ts";
 import { bulk, operate } from "./acting.ts";
 
 const keys = ["k:1", "k:2", "k:3", "k:4", "k:5"];
@@ -187,22 +198,40 @@ it("nobody deadlocks, no job is lost, every key keeps its order", async () => {
   ).toBeGreaterThan(50);
 }, 60_000);
 
-it("has teeth: gates taken in no order, and without a limit, deadlock", async () => {
-  const world = await start();
+it("has teeth: two of them that take gates in no order, and without a limit, deadlock", async () => {
+  const world = await installOrdered(kinds);
+  // Each takes its first gate, and waits at a barrier until the other one has its own.
   await alter(world.sql, "pgclaim.bulk_v1(jsonb)", [
     [
       "left_out := pgclaim.lock_gates(gates, gates);",
-      `foreach g in array array(select x from unnest(gates) x order by random()) loop
+      `for g in
+         select x from unnest(gates) x order by case when current_setting('application_name') = 'backwards' then x end desc, x
+       loop
          perform pgclaim.lock_gates(array[g]);
+         perform pg_advisory_lock_shared(4711);
+         perform pg_advisory_unlock_shared(4711);
        end loop;`,
     ],
   ]);
-  // Until two of them have met: a storm of a few seconds is not sure to make them.
-  let deadlocks = 0;
-  for (let seed = 7; deadlocks === 0 && seed < 15; seed++) {
-    const { errors } = await storm(world, seed, 4);
-    deadlocks += errors.filter((error) => error.includes("40P01")).length;
-  }
-  expect(deadlocks).toBeGreaterThan(0);
-  await drain(world);
-}, 60_000);
+  for (const kind of ["a", "b"]) for (const k of ["1", "2"]) await enqueueOne(world.sql, kind, { k, u: `${kind}${k}` });
+  const barrier = await world.connect();
+  await barrier.query("select pg_advisory_lock(4711)");
+  const cancels = await Promise.all(
+    ["forwards", "backwards"].map(async (name, i) => {
+      const client = await world.connect();
+      await client.query(`set application_name = '${name}'`);
+      return () => bulk(client, { verb: "cancel", filter: { kind: ["a", "b"][i] } });
+    }),
+  );
+  const ended = Promise.allSettled(cancels.map((cancel) => cancel()));
+  await eventually(async () => {
+    const waiting = await world.value<number>(
+      `select count(*)::integer from pg_locks l join pg_database d on d.oid = l.database
+       where l.locktype = 'advisory' and not l.granted and l.objid = 4711 and d.datname = current_database()`,
+    );
+    expect(waiting).toBe(2);
+  });
+  await barrier.query("select pg_advisory_unlock(4711)");
+  const refused = (await ended).filter((end) => end.status === "rejected");
+  expect(refused).toMatchObject([{ reason: { code: "40P01" } }]);
+});

@@ -64,7 +64,7 @@ function stateLine(job: JobDetail, context: PageContext, look: Look): Html {
   const waits =
     job.state === "scheduled" || job.state === "retrying" || job.state === "ready" || job.state === "blocked";
   return html`<div class="card"><p class="head"><strong>${stateMark(job.state)}</strong>
-<span>attempt ${job.attempt}${job.maxAttempts === null ? "" : ` of ${job.maxAttempts}`}</span>
+<span>failed ${job.failures}${job.maxAttempts === null ? "" : ` of ${job.maxAttempts}`}</span>
 ${job.state === "retrying" || job.state === "scheduled" ? html`<span>next try ${time(job.runAt, look)}</span>` : ""}
 ${job.endedAt === null ? "" : html`<span>ended ${time(job.endedAt, look)}</span>`}
 ${job.slackMs === null ? "" : html`<span>slack ${slackOf(job, look)}</span>`}
