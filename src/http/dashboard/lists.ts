@@ -3,18 +3,21 @@
 import { html } from "hono/html";
 import { type JobFilter, type JobRow, type Page as ListPage, listStates } from "../../inspection.ts";
 import type { PageContext } from "./context.ts";
+import type { Loaded } from "./faults.ts";
 import { narrows, reasons } from "./filters.ts";
 import { bytes, cut, number, visible } from "./format.ts";
 import { jsonText } from "./json_text.ts";
 import { keepOf } from "./layout.ts";
 import {
   actionLink,
+  alertOf,
   errorLine,
   type Html,
   jobLink,
   type Look,
   none,
   type Part,
+  pager,
   slackOf,
   stateMark,
   text,
@@ -193,14 +196,45 @@ ${
 }
 
 /** Why a filtered list is empty, and where it looked. */
-export function noMatch(page: ListPage<JobRow>, filter: JobFilter, path: string, context: PageContext): Html {
+function noMatch(page: ListPage<JobRow>, filter: JobFilter, path: string, context: PageContext): Html {
   const where = filter.queue === undefined ? "" : html` of queue ${text(`"${filter.queue}"`, 80)}`;
   return html`<p>No job matches.${page.searched === null ? "" : html` Searched the newest ${number(page.searched)}${where}.`} <a href="${url(path, keepOf(context))}">Clear filters</a></p>`;
 }
 
 /** Of a page that is not empty: where the search stopped. */
-export function searchedNote(page: ListPage<JobRow>): Html {
+function searchedNote(page: ListPage<JobRow>): Html {
   return page.searched === null || page.items.length === 0
     ? html``
     : html`<p class="m">Searched the first ${number(page.searched)} that match the rest of the filter.</p>`;
+}
+
+/** A list with what was searched above it, its pager below, and why it is empty; or what went wrong with it. Null: nothing was asked. */
+export function jobList(options: {
+  readonly list: Loaded<ListPage<JobRow>> | null;
+  readonly context: PageContext;
+  readonly look: Look;
+  readonly filter: JobFilter;
+  readonly dead: boolean;
+  readonly cursor: string | undefined;
+  /** What stands where nothing is there, and nothing was filtered out. */
+  readonly empty: Html;
+}): Html | string {
+  const { list, context, look, filter, dead, cursor } = options;
+  if (list === null) return "";
+  if ("fault" in list) return alertOf(list.fault);
+  const page = list.value;
+  const [path, href] = dead ? ["/dead", hrefs.dead] : ["/jobs", hrefs.jobs];
+  const isNarrowed = narrows(filter) || (!dead && filter.state !== undefined) || cursor !== undefined;
+  return html`${searchedNote(page)}${jobTable({
+    page,
+    context,
+    look,
+    dead,
+    empty: isNarrowed ? noMatch(page, filter, path, context) : options.empty,
+  })}${pager({
+    shown: page.items.length,
+    next: page.next,
+    isFirst: cursor === undefined,
+    to: (to) => href(filter, { ...look.keep, cursor: to }),
+  })}`;
 }

@@ -16,9 +16,8 @@ import {
   type TriggerRow,
 } from "../../../src/inspection.ts";
 import { parsePrometheus } from "../../support/prometheus.ts";
-import { bearer, errorOf, secrets, setup } from "./support.ts";
+import { bearer, emptyOverview, errorOf, secrets, setup } from "./support.ts";
 
-const none = { n: 0, capped: false };
 const now = "2026-11-30T12:00:00.000Z";
 
 function queue(name: string, more: Partial<QueueRow> = {}): QueueRow {
@@ -51,38 +50,7 @@ function trigger(name: string, more: Partial<TriggerRow> = {}): TriggerRow {
 }
 
 function overview(more: Partial<Overview> = {}): Overview {
-  return {
-    now,
-    database: "app",
-    schema: "pgclaim",
-    migration: 4,
-    sampledAt: null,
-    depth: { ready: none, scheduled: none, retrying: none, blocked: none, dead: none },
-    running: 0,
-    longestRunMs: null,
-    oldestReadyMs: null,
-    nextDueAt: null,
-    dead: none,
-    newestDeadAt: null,
-    haltedKeys: none,
-    behindHalted: none,
-    missed: none,
-    slack: {
-      late: none,
-      under1m: none,
-      under5m: none,
-      under15m: none,
-      over15m: none,
-      tightestMs: null,
-      tightest: null,
-      atRisk: none,
-    },
-    historyRows: null,
-    queues: [],
-    triggers: [],
-    unregistered: [],
-    ...more,
-  };
+  return { ...emptyOverview, now, ...more };
 }
 
 function kind(name: string, more: Partial<MetricsView["kinds"][number]> = {}): MetricsView["kinds"][number] {

@@ -4,11 +4,11 @@ import { html } from "hono/html";
 import type { DeadGroup } from "../../../inspection.ts";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
-import { filterOf, narrows } from "../filters.ts";
+import { filterOf } from "../filters.ts";
 import { number } from "../format.ts";
 import { type Badges, keepOf, type Page } from "../layout.ts";
-import { bulkBar, filterForm, jobTable, noMatch, reasonText, searchedNote } from "../lists.ts";
-import { alertOf, errorLine, faultsNote, type Html, type Look, pager, text, unknownNote } from "../parts.ts";
+import { bulkBar, filterForm, jobList, reasonText } from "../lists.ts";
+import { alertOf, errorLine, faultsNote, type Html, type Look, text, unknownNote } from "../parts.ts";
 import { hrefs } from "../routes.ts";
 import { table } from "../table.ts";
 
@@ -40,26 +40,7 @@ export async function deadPage(context: PageContext, badges: Promise<Badges>): P
   const core = overview !== null && "value" in overview ? overview.value : null;
   const now = list !== null && "value" in list ? list.value.now : (core?.now ?? null);
   const look: Look = { zone: context.zone, now: now ?? "", keep: keepOf(context) };
-  const content =
-    list === null
-      ? ""
-      : "fault" in list
-        ? alertOf(list.fault)
-        : html`${searchedNote(list.value)}${jobTable({
-            page: list.value,
-            context,
-            look,
-            dead: true,
-            empty:
-              narrows(filter) || cursor !== undefined
-                ? noMatch(list.value, filter, "/dead", context)
-                : html`<p>No dead letters.</p>`,
-          })}${pager({
-            shown: list.value.items.length,
-            next: list.value.next,
-            isFirst: cursor === undefined,
-            to: (to) => hrefs.dead(filter, { ...look.keep, cursor: to }),
-          })}`;
+  const content = jobList({ list, context, look, filter, dead: true, cursor, empty: html`<p>No dead letters.</p>` });
   return {
     id: "dead",
     title: "Dead letters",

@@ -3,11 +3,10 @@
 import { html } from "hono/html";
 import type { PageContext } from "../context.ts";
 import { load } from "../faults.ts";
-import { filterOf, narrows } from "../filters.ts";
+import { filterOf } from "../filters.ts";
 import { type Badges, keepOf, type Page } from "../layout.ts";
-import { bulkBar, filterForm, jobTable, noMatch, searchedNote } from "../lists.ts";
-import { alertOf, faultsNote, type Look, pager, unknownNote } from "../parts.ts";
-import { hrefs } from "../routes.ts";
+import { bulkBar, filterForm, jobList } from "../lists.ts";
+import { faultsNote, type Look, unknownNote } from "../parts.ts";
 import { firstJob } from "./overview.ts";
 
 const pageSize = 50;
@@ -32,26 +31,7 @@ export async function jobsPage(context: PageContext, badges: Promise<Badges>): P
     kinds: "value" in kinds ? kinds.value.map(({ name }) => name) : [],
     queues: core?.queues.map(({ name }) => name) ?? [],
   });
-  const content =
-    list === null
-      ? ""
-      : "fault" in list
-        ? alertOf(list.fault)
-        : html`${searchedNote(list.value)}${jobTable({
-            page: list.value,
-            context,
-            look,
-            dead: false,
-            empty:
-              narrows(filter) || filter.state !== undefined || cursor !== undefined
-                ? noMatch(list.value, filter, "/jobs", context)
-                : firstJob(context),
-          })}${pager({
-            shown: list.value.items.length,
-            next: list.value.next,
-            isFirst: cursor === undefined,
-            to: (to) => hrefs.jobs(filter, { ...look.keep, cursor: to }),
-          })}`;
+  const content = jobList({ list, context, look, filter, dead: false, cursor, empty: firstJob(context) });
   return {
     id: "jobs",
     title: "Jobs",
