@@ -7,8 +7,8 @@ export default defineConfig({
     testTimeout: 60_000,
     hookTimeout: 120_000,
     pool: "forks",
-    // Tests mostly wait, for limits to pass and for locks: on two cores six files at a time take half as long as three.
-    maxWorkers: 6,
+    // Tests mostly wait, for limits to pass and for locks: on two cores four files at a time cost less than three and leave room for limits.
+    maxWorkers: 4,
     env: {
       CLOUDFLARE_CF_FETCH_ENABLED: "false",
       WRANGLER_SEND_METRICS: "false",
